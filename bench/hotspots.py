@@ -195,12 +195,12 @@ def look_from_outside(
         put(lab, made, profile.load)
     with with_topic(lab, made, profile.load):
         pids = {at: made.brokers[at].pids for at in profile.brokers}
-        before = {at: cpu_s(each) for at, each in pids.items()}
+        before = {at: cpu_s(pid) for at, pid in pids.items()}
         all_before = cpu_s(made.pids)
         sample = put(lab, made, profile.load)
         whole = cpu_s(made.pids) - all_before
         us_per_unit = sample["broker_cpu_s"] / profile.units(sample) * 1e6
-        shares = {at: (cpu_s(each) - before[at]) / whole for at, each in pids.items()}
+        shares = {at: (cpu_s(pid) - before[at]) / whole for at, pid in pids.items()}
     kept = {at: RESULTS / f"{name}-{who}.folded" for at, who in profile.brokers.items()}
     with with_topic(lab, made, profile.load):
         spies = {at: _spy(program, pids[at][0], path, seconds, native) for at, path in kept.items()}
@@ -356,7 +356,7 @@ def floor() -> str:
         for step, took_s in _floor_of(size):
             rows.setdefault(step, []).append(took_s * 1e6)
     for step, found in rows.items():
-        lines.append(f"{step:38}" + "".join(f"{each:9.1f}" for each in found))
+        lines.append(f"{step:38}" + "".join(f"{name:9.1f}" for name in found))
     return "\n".join(lines) + "\n"
 
 

@@ -181,7 +181,7 @@ def chosen(patterns: list[str], *, everything: bool) -> list[Workload]:
     found = [
         one
         for one in WORKLOADS
-        if any(fnmatch(one.name, each) for each in patterns)
+        if any(fnmatch(one.name, pattern) for pattern in patterns)
         or (not patterns and (everything or not one.is_extra))
     ]
     if not found:
@@ -236,7 +236,7 @@ def main() -> None:
             # After each, so that a run that is broken off leaves what it had.
             write(options.json, result)
     print(f"\nall rounds: {options.json}")
-    if any(subject.name in each["failures"] for each in result["workloads"]):
+    if any(subject.name in workload["failures"] for workload in result["workloads"]):
         sys.exit(1)
 
 

@@ -86,7 +86,7 @@ def open_source(
         stream = stand.stream(side, topic).writeStream.format("noop")
         done: list[dict[str, Any]] = []
         whole_s, stream_cpu_s = stand.timed(lambda: done.extend(stand.run(stream).recentProgress))
-        stream_s = sum(each["durationMs"]["triggerExecution"] for each in done) / 1000
+        stream_s = sum(row["durationMs"]["triggerExecution"] for row in done) / 1000
         return {
             "batch_rate": count / batch_s / 1e6,
             "stream_rate": count / stream_s / 1e6,
@@ -264,7 +264,7 @@ WORKLOADS = (
 
 def measured(lab: Lab, workload: Workload, rounds: int, quiet_s: float) -> Outcome:
     """All rounds; the order of the sides turns round every time, so that no one is first."""
-    sides = [each for each in workload.sides if lab.jars or each != CONNECTOR]
+    sides = [side for side in workload.sides if lab.jars or side != CONNECTOR]
     outcome = Outcome(workload, {side: [] for side in sides})  # type: ignore[arg-type]
     with ExitStack() as stack:
         measures = stack.enter_context(workload.open(lab, sides))
@@ -314,7 +314,7 @@ def main() -> None:
         serve(*options.serve)
         return
     if options.list:
-        print("\n".join(each.name for each in WORKLOADS))
+        print("\n".join(workload.name for workload in WORKLOADS))
         return
     environment = facts(options.data)
     jars, reason = connector_jars()

@@ -47,7 +47,7 @@ def rows_of(value_bytes: int) -> pa.RecordBatch:
 def answer_of(rows: pa.RecordBatch, codec: str, max_bytes: int) -> tuple[memoryview, int]:
     """A Fetch response and its number of records; offsets restart at 0 in each batch."""
     batches = list(encode(rows, codec=codec, now_ms=NOW_MS, max_bytes=max_bytes))
-    return memoryview(b"".join(each for each, _ in batches)), sum(count for _, count in batches)
+    return memoryview(b"".join(batch for batch, _ in batches)), sum(count for _, count in batches)
 
 
 def decoded(answer: memoryview) -> None:

@@ -56,7 +56,7 @@ class Hightide:
     def _broker(self, place: Place, settings: Settings) -> Launch:
         made = {"broker.id": place.broker_id, "log.dirs": place.data, **settings}
         given = [*(f"{key}={value}" for key, value in made.items()), *self.overrides]
-        more = [word for each in given for word in ("--override", each)]
+        more = [word for argument in given for word in ("--override", argument)]
         port = ("--host", "127.0.0.1", "--port", str(place.port))
         return self._launch("broker", "start", *port, *more)
 

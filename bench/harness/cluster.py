@@ -31,30 +31,30 @@ class Cluster:
 
     @property
     def port(self) -> int:
-        return next(each.port for each in self.brokers.values() if each.is_running)
+        return next(broker.port for broker in self.brokers.values() if broker.is_running)
 
     @property
     def bootstrap(self) -> str:
-        return ",".join(f"127.0.0.1:{each.port}" for each in self.brokers.values())
+        return ",".join(f"127.0.0.1:{broker.port}" for broker in self.brokers.values())
 
     @property
     def pids(self) -> list[int]:
         """All processes of the cluster, also those beside the brokers."""
-        return [pid for each in (*self.brokers.values(), *self._beside) for pid in each.pids]
+        return [pid for process in (*self.brokers.values(), *self._beside) for pid in process.pids]
 
     @property
     def broker_pids(self) -> list[int]:
-        return [pid for each in self.brokers.values() for pid in each.pids]
+        return [pid for broker in self.brokers.values() for pid in broker.pids]
 
     def prepare(self) -> None:
-        for each in (*self._beside, *self.brokers.values()):
-            each.prepare()
+        for process in (*self._beside, *self.brokers.values()):
+            process.prepare()
 
     def start(self) -> None:
-        for each in (*self._beside, *self.brokers.values()):
-            each.begin()
-        for each in self.brokers.values():
-            each.wait_until(lambda ask: len(ask.brokers()) == len(self.brokers))
+        for process in (*self._beside, *self.brokers.values()):
+            process.begin()
+        for broker in self.brokers.values():
+            broker.wait_until(lambda ask: len(ask.brokers()) == len(self.brokers))
 
     def kill(self, broker_id: int) -> None:
         self.brokers[broker_id].kill()
@@ -62,8 +62,8 @@ class Cluster:
     def restart(self, broker_id: int) -> None:
         """Start it again; until all brokers know that it is back."""
         self.brokers[broker_id].start()
-        for each in self.brokers.values():
-            each.wait_until(lambda ask: len(ask.brokers()) == len(self.brokers))
+        for broker in self.brokers.values():
+            broker.wait_until(lambda ask: len(ask.brokers()) == len(self.brokers))
 
     def controller(self) -> int:
         """The node that decides who leads what."""
@@ -73,8 +73,8 @@ class Cluster:
 
     def end(self) -> None:
         """Killed, because an orderly stop would write what is about to be removed."""
-        for each in (*self.brokers.values(), *self._beside):
-            each.kill()
+        for process in (*self.brokers.values(), *self._beside):
+            process.kill()
 
     # ---- topics ---------------------------------------------------------------------------------
 

@@ -39,7 +39,7 @@ IDEMPOTENT_METRICS = (
 def idempotent(batch: str, replicas: int = 1, *, is_extra: bool = False) -> Workload:
     shape = ("--message-bytes", str(KB), "--batch-bytes", str(BATCHES[batch]))
     how = ("rdkafka", "produce", "--acks", "all", *shape, "--idempotence")
-    loads = {each: Load((*how, each), replicas=replicas) for each in ("false", "true")}
+    loads = {flag: Load((*how, flag), replicas=replicas) for flag in ("false", "true")}
 
     @contextmanager
     def open_(lab: Lab, candidate: Candidate) -> Iterator[Measure]:
@@ -49,9 +49,9 @@ def idempotent(batch: str, replicas: int = 1, *, is_extra: bool = False) -> Work
             """Both kinds; who is first changes from round to round."""
             order = sorted(loads, reverse=next(rounds) % 2 == 1)
             samples = {}
-            for each in order:
-                with ready(lab, cluster, loads[each]):
-                    samples[each] = put(lab, cluster, loads[each])
+            for index in order:
+                with ready(lab, cluster, loads[index]):
+                    samples[index] = put(lab, cluster, loads[index])
             return beside(samples["false"], samples["true"])
 
         yield measure
@@ -142,11 +142,11 @@ def at_once(lab: Lab, cluster: Cluster, load: Load, producers: int) -> Sample:
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(producers)
     ]
-    said = [each.communicate() for each in started]
+    said = [process.communicate() for process in started]
     elapsed = time.perf_counter() - began
     others_s = machine_busy_s() - busy_s - (cpu_s(cluster.pids) - used_s)
-    for each, (_, why) in zip(started, said, strict=True):
-        if each.returncode != 0:
+    for process, (_, why) in zip(started, said, strict=True):
+        if process.returncode != 0:
             raise BrokerFailure(f"transactions: {' / '.join(why.strip().splitlines()[-3:])}")
     sample = added_up([json.loads(out.splitlines()[-1]) for out, _ in said])
     # What the clients did before and after their windows is taken to be as much by the second.
@@ -162,13 +162,13 @@ def added_up(samples: Sequence[Sample]) -> Sample:
     """
 
     def mean(key: str) -> float:
-        return sum(each[key] for each in samples) / len(samples)
+        return sum(sample[key] for sample in samples) / len(samples)
 
     sample = {key: mean(key) for key in ("seconds", "broker_cpu_s")}
     for key in ("transactions", "records", "bytes", "client_cpu_s"):
         sample[key] = mean(key) * len(samples)
     for key in ("commit_p50_us", "commit_p99_us"):
-        sample[key] = max(each[key] for each in samples)
+        sample[key] = max(sample[key] for sample in samples)
     return sample | {"mb_per_s": sample["bytes"] / sample["seconds"] / MB}
 
 

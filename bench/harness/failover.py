@@ -165,7 +165,7 @@ def _kill_leader(made: Cluster, topic: str, victim: int, *, is_controller: bool)
 
 def _led_by(victim: int, partitions: int) -> list[tuple[int, ...]]:
     """All led by the victim; the two others take turns in being next."""
-    one, other = (each for each in BROKERS if each != victim)
+    one, other = (broker_id for broker_id in BROKERS if broker_id != victim)
     orders = ((victim, one, other), (victim, other, one))
     return [orders[at % 2] for at in range(partitions)]
 

@@ -79,9 +79,9 @@ def distributed(title: str, unit: str, points: Sequence[tuple[str, str]], per_un
         for one in workloads:
             found = [(number, one.series(key)) for number, (key, _) in enumerate(points)]
             by_name = {
-                name: [(at, each[name].over(per_unit)) for at, each in found if name in each]
+                name: [(at, family[name].over(per_unit)) for at, family in found if name in family]
                 for name in names
-                if any(name in each for _, each in found)
+                if any(name in family for _, family in found)
             }
             ticks = [(float(number), label) for number, (_, label) in enumerate(points)]
             if by_name:
@@ -135,9 +135,9 @@ def _points(workload: Measured, wanted: str, key: str) -> Iterator[tuple[float, 
     if number and (series := workload.series(key)):
         yield float(number[1]), series
     if workload.name == wanted:
-        for each in workload.keys:
-            if at := re.fullmatch(rf"{key}_at_([\d_]+?)[a-z]*", each):
-                yield float(at[1].replace("_", ".")), workload.series(each)
+        for measured in workload.keys:
+            if at := re.fullmatch(rf"{key}_at_([\d_]+?)[a-z]*", measured):
+                yield float(at[1].replace("_", ".")), workload.series(measured)
 
 
 # ---- the page ---------------------------------------------------------------------------------

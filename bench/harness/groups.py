@@ -99,7 +99,7 @@ def typical(made: Cluster, members: int) -> Sample:
     turns = [one_turn(made, members) for _ in range(TURNS)]
     used_s = cpu_s(made.pids) - used_s
     others_s = machine_busy_s() - busy_s - used_s - (time.process_time() - own_s)
-    sample = {key: statistics.median(each[key] for each in turns) for key in turns[0]}
+    sample = {key: statistics.median(turn[key] for turn in turns) for key in turns[0]}
     sample["broker_cpu_ms"] = used_s / TURNS * 1000
     return sample | {"other_cores": max(0.0, others_s / (time.perf_counter() - began))}
 
@@ -115,7 +115,7 @@ def one_turn(made: Cluster, members: int) -> Sample:
         group.enter(another)
         settled = group.settle()
         sample["rebalance_s"] = settled - began
-        sample["answer_s"] = settled - max(each.asked_at for each in group.members)
+        sample["answer_s"] = settled - max(member.asked_at for member in group.members)
         group.stay(2 * HEARTBEAT_S)
         began = time.perf_counter()
         group.part_with(another[0])
@@ -225,8 +225,8 @@ def commit(lab: Lab, made: Cluster, sample: Sample, key: str, partitions: int) -
         busy_s, own_s, used_s = machine_busy_s(), time.process_time(), cpu_s(made.pids)
         done, began = 0, time.perf_counter()
         while (now := time.perf_counter()) - began < lab.seconds:
-            for each in select.select(list(committers), [], [], PATIENCE_S)[0]:
-                done += committers[each].go_on()
+            for ready in select.select(list(committers), [], [], PATIENCE_S)[0]:
+                done += committers[ready].go_on()
         elapsed, used_s = now - began, cpu_s(made.pids) - used_s
         others_s = machine_busy_s() - busy_s - used_s - (time.process_time() - own_s)
     if not done:
@@ -295,14 +295,14 @@ class RealMember(threading.Thread):
             consumer.incremental_assign(partitions)
         else:
             consumer.assign(partitions)
-        self.owned = {each.partition for each in consumer.assignment()}
+        self.owned = {partition.partition for partition in consumer.assignment()}
 
     def _revoked(self, consumer: "Consumer", partitions: "list[TopicPartition]") -> None:
         if self._is_incremental:
             consumer.incremental_unassign(partitions)
         else:
             consumer.unassign()
-        self.owned = {each.partition for each in consumer.assignment()}
+        self.owned = {partition.partition for partition in consumer.assignment()}
 
 
 def formed_by_librdkafka(made: Cluster, group: str, members: int, protocol: str) -> float:
@@ -315,19 +315,19 @@ def formed_by_librdkafka(made: Cluster, group: str, members: int, protocol: str)
     }
     people = [RealMember(settings) for _ in range(members)]
     began = time.perf_counter()
-    for each in people:
-        each.start()
+    for process in people:
+        process.start()
     try:
-        while not is_shared_evenly([each.owned for each in people]):
+        while not is_shared_evenly([process.owned for process in people]):
             if time.perf_counter() - began > PATIENCE_S:
                 raise BrokerFailure(f"{members} members have not shared {TOPIC} out")
             time.sleep(0.002)
         return time.perf_counter() - began
     finally:
-        for each in people:
-            each.is_over.set()
-        for each in people:
-            each.join()
+        for process in people:
+            process.is_over.set()
+        for process in people:
+            process.join()
 
 
 def is_shared_evenly(shares: Sequence[set[int]]) -> bool:

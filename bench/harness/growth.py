@@ -139,7 +139,7 @@ def _read_tail(lab: Lab, cluster: Cluster) -> float:
     how = ["rdkafka", "consume", "--tail", str(TAIL_MESSAGES)]
     how += ["--messages", str(TAIL_MESSAGES * PARTITIONS)]
     reads = [_run(lab, cluster, TOPIC, PARTITIONS, *how) for _ in range(TAIL_READS)]
-    return statistics.median(each["mb_per_s"] for each in reads)
+    return statistics.median(read["mb_per_s"] for read in reads)
 
 
 # ---- the workloads ----------------------------------------------------------------------------

@@ -49,8 +49,8 @@ def jars_of(*coordinates: str) -> list[Path]:
 def _copy(maven: str, coordinates: tuple[str, ...], folder: Path) -> None:
     alone = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion>"
     wanted = []
-    for each in coordinates:
-        group, artefact, version = each.split(":")
+    for coordinate in coordinates:
+        group, artefact, version = coordinate.split(":")
         wanted.append(
             f"<dependency><groupId>{group}</groupId><artifactId>{artefact}</artifactId>"
             f"<version>{version}</version>"

@@ -161,12 +161,12 @@ class Member:
 
         ids = sorted(read_list(answer, read_id))
         return [
-            text(each) + sized(self._assignment(range(at, self.partitions, len(ids))))
-            for at, each in enumerate(ids)
+            text(member_id) + sized(self._assignment(range(at, self.partitions, len(ids))))
+            for at, member_id in enumerate(ids)
         ]
 
     def _assignment(self, partitions: Iterable[int]) -> bytes:
-        numbers = listed(struct.pack(">i", each) for each in partitions)
+        numbers = listed(struct.pack(">i", partition) for partition in partitions)
         return struct.pack(">h", 0) + listed([text(self.topic) + numbers]) + sized(b"")
 
 
@@ -201,10 +201,10 @@ class Group:
     def __exit__(self, *_: object) -> None:
         """All members leave, so that the broker has no sessions to wait for."""
         with suppress(OSError):
-            for each in [*self.members]:
-                self.part_with(each)
-        for each in self._parted:
-            each.close()
+            for peer in [*self.members]:
+                self.part_with(peer)
+        for partition in self._parted:
+            partition.close()
         self._selector.close()
 
     def connect(self, count: int) -> list[Member]:
@@ -220,10 +220,10 @@ class Group:
         ]
 
     def enter(self, members: Iterable[Member]) -> None:
-        for each in members:
-            self._selector.register(each.connection, selectors.EVENT_READ, each)
-            self.members.append(each)
-            each.join()
+        for member in members:
+            self._selector.register(member.connection, selectors.EVENT_READ, member)
+            self.members.append(member)
+            member.join()
 
     def part_with(self, member: Member) -> None:
         """It leaves; its answer is not waited for."""
@@ -253,14 +253,14 @@ class Group:
             member: Member = key.data
             member.hear()
         now = time.perf_counter()
-        for each in self.members:
-            if each.share is not None:
-                each.beat(now)
+        for peer in self.members:
+            if peer.share is not None:
+                peer.beat(now)
 
     def _is_shared_out(self) -> bool:
         """Whether all members have assignments of one generation that cover all partitions."""
-        if len({each.generation for each in self.members}) != 1:
+        if len({peer.generation for peer in self.members}) != 1:
             return False
-        shares = [each.share for each in self.members]
+        shares = [peer.share for peer in self.members]
         held = [partition for share in shares if share is not None for partition in share]
         return None not in shares and sorted(held) == list(range(self._partitions))

@@ -62,9 +62,11 @@ class Row:
             data.get("more_is_better", False),
             **{name: data[name] for name in kept if name in data},
         )
-        brokers = {name: Figure.of(each) for name, each in data["brokers"].items()}
+        brokers = {name: Figure.of(broker) for name, broker in data["brokers"].items()}
         # Kept as `subject/other`, and there is one subject only.
-        ratios = {name.partition("/")[2]: Figure.of(each) for name, each in data["ratios"].items()}
+        ratios = {
+            name.partition("/")[2]: Figure.of(ratio) for name, ratio in data["ratios"].items()
+        }
         return Row(metric, brokers, ratios)
 
     @property
@@ -153,8 +155,8 @@ class Results:
         self.environments.append(data["environment"])
         if "arguments" in data:
             self.arguments.append(data["arguments"])
-        for each in data["workloads"]:
-            measured = Measured.of(each, prefix)
+        for workload in data["workloads"]:
+            measured = Measured.of(workload, prefix)
             if not measured.is_empty:
                 self.workloads[measured.name] = measured
 

@@ -50,13 +50,13 @@ class Standing:
         Brokers share the machine, so three of them need three times as long.
         """
         seconds = self._warm_up_s * len(made.brokers) / 4
-        each = ("--topic", WARM_UP_TOPIC, "--seconds", str(seconds))
+        options = ("--topic", WARM_UP_TOPIC, "--seconds", str(seconds))
         run = self._generators.run
         with made.topic(WARM_UP_TOPIC, 6, replicas):
-            run(made, ["rdkafka", "produce", *each, "--acks", "all"])
-            run(made, ["rdkafka", "consume", *each])
-            run(made, ["rdkafka", "produce", *each, "--batch-bytes", "16384"])
+            run(made, ["rdkafka", "produce", *options, "--acks", "all"])
+            run(made, ["rdkafka", "consume", *options])
+            run(made, ["rdkafka", "produce", *options, "--batch-bytes", "16384"])
         if self._generators.raw:
             # Led by the first broker, to which the generator speaks.
             with made.topic(WARM_UP_TOPIC, 1, assignment=[tuple(made.brokers)]):
-                run(made, ["raw", "produce", *each, "--acks", "-1", "--in-flight", "16"])
+                run(made, ["raw", "produce", *options, "--acks", "-1", "--in-flight", "16"])

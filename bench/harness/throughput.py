@@ -120,9 +120,9 @@ def workload(
 
 def fill(lab: Lab, cluster: Cluster, size_bytes: int, record_bytes: int, partitions: int) -> None:
     """Write 64 KB batches over all partitions of the topic."""
-    each = 64 * KB // (record_bytes + 8)
+    messages = 64 * KB // (record_bytes + 8)
     how = ["rdkafka", "produce", "--message-bytes", str(record_bytes), "--acks", "all"]
-    how += ["--batch-bytes", str(64 * KB), "--messages", str(size_bytes // (64 * KB) * each)]
+    how += ["--batch-bytes", str(64 * KB), "--messages", str(size_bytes // (64 * KB) * messages)]
     lab.generators.run(cluster, [*how, "--topic", TOPIC, "--partitions", str(partitions)])
 
 

@@ -255,7 +255,7 @@ class Connection:
 
     def offsets_of(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
         """The log end offsets of partitions that this broker leads."""
-        asked = b"".join(struct.pack(">iq", each, LATEST) for each in partitions)
+        asked = b"".join(struct.pack(">iq", partition, LATEST) for partition in partitions)
         head = struct.pack(">ii", -1, 1) + _string(topic)
         answer = self.ask(LIST_OFFSETS, 1, head + struct.pack(">i", len(partitions)) + asked)
         offsets = {}

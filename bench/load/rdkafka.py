@@ -237,9 +237,9 @@ def consume(opt: argparse.Namespace) -> dict[str, float]:
         }
     )
     assigned = [confluent_kafka.TopicPartition(opt.topic, p, 0) for p in range(opt.partitions)]
-    for each in assigned if opt.tail else ():
-        _first, end = consumer.get_watermark_offsets(each, GIVE_UP_AFTER_S)
-        each.offset = max(0, end - opt.tail)
+    for partition in assigned if opt.tail else ():
+        _first, end = consumer.get_watermark_offsets(partition, GIVE_UP_AFTER_S)
+        partition.offset = max(0, end - opt.tail)
     consumer.assign(assigned)
     give_up_at = time.monotonic() + GIVE_UP_AFTER_S
     end_at, window = 0.0, None

@@ -110,9 +110,9 @@ def _batches(query: Any, count: int) -> list[float]:
     while len(found) < count:
         if query.exception() is not None or time.monotonic() > give_up_at:
             raise OSError(f"the query has made {len(found)} batches: {query.exception()}")
-        for each in query.recentProgress:
-            if each["batchId"] >= first and each["numInputRows"]:
-                found[each["batchId"]] = each["durationMs"]["triggerExecution"]
+        for progress in query.recentProgress:
+            if progress["batchId"] >= first and progress["numInputRows"]:
+                found[progress["batchId"]] = progress["durationMs"]["triggerExecution"]
         time.sleep(0.1)
     return list(found.values())
 

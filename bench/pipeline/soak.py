@@ -70,13 +70,13 @@ def _producing(bootstrap: str, topic: str) -> Iterator[None]:
 
     def produce() -> None:
         cluster = shared_client({"bootstrap.servers": bootstrap})
-        writers = [cluster.writer(topic, each) for each in range(PARTITIONS)]
+        writers = [cluster.writer(topic, index) for index in range(PARTITIONS)]
         count = int(RATE * EVERY_S / PARTITIONS)
         due = time.monotonic()
         number = 0
         while not is_over.is_set():
             for writer in writers:
-                keys = [b"key-%d" % ((number + each) % KEYS) for each in range(count)]
+                keys = [b"key-%d" % ((number + index) % KEYS) for index in range(count)]
                 number += count
                 made = pa.record_batch({"key": keys, "value": [b"x" * 100] * count})
                 for batch, records in encode(made, now_ms=int(time.time() * 1000)):
@@ -125,10 +125,10 @@ def _lines(stand: Stand, query: Any, source: str, until: float) -> Iterator[Line
 def _lag(bootstrap: str, topic: str) -> int:
     """Records that the group has not committed yet."""
     cluster = shared_client({"bootstrap.servers": bootstrap})
-    places = [(topic, each) for each in range(PARTITIONS)]
+    places = [(topic, index) for index in range(PARTITIONS)]
     ends = cluster.offsets(dict.fromkeys(places, -1))
     committed = cluster.committed("soak", places)
-    return sum(ends[each] - committed.get(each, (0, ""))[0] for each in places)
+    return sum(ends[place] - committed.get(place, (0, ""))[0] for place in places)
 
 
 def has_grown(values: list[float], slack: float) -> bool:

@@ -54,7 +54,7 @@ def fill_in_time(
     """Records whose times run evenly over a span, alike in all partitions."""
     cluster = shared_client({"bootstrap.servers": bootstrap})
     cluster.create_topic(topic, partitions, settings=KEPT)
-    writers = [cluster.writer(topic, each) for each in range(partitions)]
+    writers = [cluster.writer(topic, index) for index in range(partitions)]
     ms_per_row = span_s * 1000 / (records // partitions)
     for chunk in _chunks(records // partitions):
         start_ms = START_MS + int(chunk.start * ms_per_row)
@@ -75,7 +75,7 @@ def _chunks(count: int) -> Iterator[range]:
 def counted(bootstrap: str, topic: str) -> dict[int, int]:
     """How many offsets each partition has."""
     cluster = shared_client({"bootstrap.servers": bootstrap})
-    places = [(topic, each) for each in range(cluster.topics([topic])[topic])]
+    places = [(topic, index) for index in range(cluster.topics([topic])[topic])]
     ends = cluster.offsets(dict.fromkeys(places, -1))
     starts = cluster.offsets(dict.fromkeys(places, -2))
     return {place[1]: ends[place] - starts[place] for place in places}

@@ -118,14 +118,14 @@ def run(
         )
         for client in arguments.client or CLIENTS
     ]
-    for each in copyings:
-        cluster.create_topic(each.target, partitions=PARTITIONS)
+    for copying in copyings:
+        cluster.create_topic(copying.target, partitions=PARTITIONS)
     cluster.patience_s = 3.0
     began_s = time.monotonic()
     report.say("copying")
     try:
-        for each in copyings:
-            each.start()
+        for copying in copyings:
+            copying.start()
         harm = Harm(world, dice, copyings, report)
         watch = Watch(copyings, arguments.messages)
         while not watch.is_done():
@@ -136,15 +136,15 @@ def run(
         report.say(f"everything is copied, in {took_s:.0f} s; healing")
         harm.heal()
     finally:
-        for each in copyings:
-            each.stop()
+        for copying in copyings:
+            copying.stop()
     cluster.patience_s = 30.0
     cluster.heal(limit_s=120)
     compare(cluster, copyings)
-    for each in copyings:
-        each.check(values)
-        lives = sum(copier.lives for copier in each.copiers)
-        report.say(f"the copy by {each.client} is exact; its copiers had {lives} lives")
+    for copying in copyings:
+        copying.check(values)
+        lives = sum(copier.lives for copier in copying.copiers)
+        report.say(f"the copy by {copying.client} is exact; its copiers had {lives} lives")
     for name, count in report.counts.most_common():
         report.say(f"  {count:3} × {name}")
 
@@ -154,18 +154,18 @@ def compare(cluster, copyings: Sequence[Copying]) -> None:
 
     def is_settled() -> bool:
         states = {
-            each.transaction_state
+            transaction_state.transaction_state
             for broker_id in cluster.brokers
-            for each in list_transactions(cluster, broker_id).transaction_states
+            for transaction_state in list_transactions(cluster, broker_id).transaction_states
         }
         return states <= {"Empty", "CompleteCommit", "CompleteAbort"}
 
     eventually(is_settled, 60)
     # Not those of the coordinators: each replica compacts its own.
-    for topic in (SOURCE, *(each.target for each in copyings)):
+    for topic in (SOURCE, *(copying.target for copying in copyings)):
         for index in range(PARTITIONS):
             cluster.check_equal_logs(topic, index)
-    cluster.check_nobody_stumbled()
+    cluster.check_brokers_failed_at_nothing()
 
 
 class Watch:
@@ -174,20 +174,20 @@ class Watch:
     def __init__(self, copyings: Sequence[Copying], messages: int) -> None:
         self._copyings = copyings
         self._messages = messages
-        self._done = dict.fromkeys([each.client for each in copyings], 0)
+        self._done = dict.fromkeys([copying.client for copying in copyings], 0)
         self._moved_s = time.monotonic()
 
     def wait(self, seconds: float) -> None:
         deadline_s = time.monotonic() + seconds
         while time.monotonic() < deadline_s and not self.is_done():
-            for each in self._copyings:
-                each.tend()
-                done = each.done()
-                if done > self._done[each.client]:
-                    self._done[each.client] = done
+            for copying in self._copyings:
+                copying.tend()
+                done = copying.done()
+                if done > self._done[copying.client]:
+                    self._done[copying.client] = done
                     self._moved_s = time.monotonic()
             if time.monotonic() - self._moved_s > STALL_S:
-                said = "\n".join(each.said()[-3000:] for each in self._copyings)
+                said = "\n".join(copying.said()[-3000:] for copying in self._copyings)
                 raise AssertionError(f"nothing moves any more: {self._done}\n{said}")
             time.sleep(0.1)
 
@@ -234,7 +234,7 @@ class Harm:
             said = f"could not {fault.__name__.strip('_').replace('_', ' ')}: {reason}"[:150]
         else:
             self._report.counts[fault.__name__.strip("_").replace("_", " ")] += 1
-        done = {each.client: each.done() for each in self._copyings}
+        done = {copying.client: copying.done() for copying in self._copyings}
         self._report.say(f"{said}; copied: {done}")
 
     def heal(self) -> None:
@@ -243,11 +243,11 @@ class Harm:
             self._heal.pop()()
         deadline_s = time.monotonic() + SETTLE_S
         while self._cluster.unsettled() and time.monotonic() < deadline_s:
-            for each in self._copyings:
-                each.tend()
+            for copying in self._copyings:
+                copying.tend()
             time.sleep(0.1)
 
-    def _somebody(self) -> tuple[int, str]:
+    def _any_broker(self) -> tuple[int, str]:
         """A broker that matters, and why."""
         copying = self._dice.choice(self._copyings)
         role = self._dice.choice(["leader", "transactions", "group", "controller", "any"])
@@ -268,36 +268,36 @@ class Harm:
         return (found, role) if found in self._cluster.brokers else (anybody, "any")
 
     def _kill_a_broker(self) -> str:
-        broker_id, role = self._somebody()
+        broker_id, role = self._any_broker()
         self._cluster.kill(broker_id)
         self._heal.append(lambda: self._cluster.restart(broker_id))
         return f"killed broker {broker_id} ({role})"
 
     def _kill_two_brokers(self) -> str:
         chosen = self._dice.sample(self._cluster.brokers, 2)
-        for each in chosen:
-            self._cluster.kill(each)
-            self._heal.append(partial(self._cluster.restart, each))
+        for broker_id in chosen:
+            self._cluster.kill(broker_id)
+            self._heal.append(partial(self._cluster.restart, broker_id))
         return f"killed brokers {chosen}"
 
     def _pause_a_broker(self) -> str:
-        broker_id, role = self._somebody()
+        broker_id, role = self._any_broker()
         self._cluster.pause(broker_id)
         self._heal.append(lambda: self._cluster.resume(broker_id))
         return f"paused broker {broker_id} ({role})"
 
     def _stop_a_broker(self) -> str:
-        broker_id, role = self._somebody()
+        broker_id, role = self._any_broker()
         code = self._cluster.terminate(broker_id)
         assert code == 0, f"broker {broker_id} stopped with {code}"
         self._heal.append(lambda: self._cluster.restart(broker_id))
         return f"stopped broker {broker_id} ({role}) in order"
 
     def _kill_copiers(self) -> str:
-        chosen = [self._dice.choice(each.copiers) for each in self._copyings]
-        for each in chosen:
-            each.kill()
-        return f"killed a copier of {[each.job['client'] for each in chosen]}"
+        chosen = [self._dice.choice(copying.copiers) for copying in self._copyings]
+        for broker_id in chosen:
+            broker_id.kill()
+        return f"killed a copier of {[broker_id.job['client'] for broker_id in chosen]}"
 
     def _replace_a_sleeping_copier(self) -> str:
         chosen = self._dice.choice(self._dice.choice(self._copyings).copiers)

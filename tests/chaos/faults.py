@@ -47,7 +47,7 @@ class Chaos:
         role = self.random.choice(["leader", "controller", "any"])
         index = self.random.randrange(self.partitions)
         anybody = self.random.choice(self.cluster.brokers)
-        running = [each for each in self.cluster.brokers if self.cluster.is_running(each)]
+        running = [broker for broker in self.cluster.brokers if self.cluster.is_running(broker)]
         assert running, "no broker is running"
         found = -1
         try:
@@ -63,7 +63,7 @@ class Chaos:
         return found, role
 
     def several(self, count: int) -> list[int]:
-        running = [each for each in self.cluster.brokers if self.cluster.is_running(each)]
+        running = [broker for broker in self.cluster.brokers if self.cluster.is_running(broker)]
         return self.random.sample(running, min(count, len(running)))
 
     def start(self, broker_id: int) -> None:
@@ -91,20 +91,20 @@ def kill_a_broker(chaos: Chaos) -> Iterator[str]:
 
 def kill_two_brokers(chaos: Chaos) -> Iterator[str]:
     chosen = chaos.several(2)
-    for each in chosen:
-        chaos.cluster.kill(each)
+    for broker_id in chosen:
+        chaos.cluster.kill(broker_id)
     yield f"killed brokers {chosen}"
-    for each in chosen:
-        chaos.start(each)
+    for broker_id in chosen:
+        chaos.start(broker_id)
 
 
 def kill_all_brokers(chaos: Chaos) -> Iterator[str]:
     chosen = chaos.several(len(chaos.cluster.brokers))
-    for each in chosen:
-        chaos.cluster.kill(each)
+    for broker_id in chosen:
+        chaos.cluster.kill(broker_id)
     yield f"killed all brokers {chosen}"
-    for each in chosen:
-        chaos.start(each)
+    for broker_id in chosen:
+        chaos.start(broker_id)
 
 
 def kill_a_broker_while_it_starts(chaos: Chaos) -> Iterator[str]:
@@ -128,11 +128,11 @@ def pause_a_broker(chaos: Chaos) -> Iterator[str]:
 
 def pause_two_brokers(chaos: Chaos) -> Iterator[str]:
     chosen = chaos.several(2)
-    for each in chosen:
-        chaos.cluster.pause(each)
+    for broker_id in chosen:
+        chaos.cluster.pause(broker_id)
     yield f"paused brokers {chosen}"
-    for each in chosen:
-        chaos.cluster.resume(each)
+    for broker_id in chosen:
+        chaos.cluster.resume(broker_id)
 
 
 def restart_a_broker(chaos: Chaos) -> Iterator[str]:
@@ -232,14 +232,14 @@ def chosen(random: Random, *, is_forgetful: bool) -> tuple[list[Fault], float]:
     count = random.choices([1, 2, 3], [6, 3, 1])[0]
     faults: list[Fault] = []
     while len(faults) < count:
-        (each,) = random.choices(list(FAULTS), list(FAULTS.values()))
-        if each in faults:
+        (fault,) = random.choices(list(FAULTS), list(FAULTS.values()))
+        if fault in faults:
             continue
         if is_forgetful and (
-            each in _LOSING_TOO_MUCH or (each in _LOSING and _LOSING.intersection(faults))
+            fault in _LOSING_TOO_MUCH or (fault in _LOSING and _LOSING.intersection(faults))
         ):
             continue
-        faults.append(each)
+        faults.append(fault)
     # Less than a session, about one, or much longer.
     hold_s = random.choice([random.uniform(0, 1), random.uniform(1, 4), random.uniform(4, 8)])
     return faults, hold_s

@@ -106,7 +106,7 @@ class Weather:
         for storm in self.storms:
             for broker_id in self.cluster.brokers:
                 storm.check_log(broker_id, classic="group.protocol" not in storm.options)
-        self.cluster.check_nobody_stumbled()
+        self.cluster.check_brokers_failed_at_nothing()
 
 
 def parse() -> argparse.Namespace:
@@ -167,7 +167,7 @@ def run(cluster: Replicated, dice: random.Random, duration_s: float) -> None:
         say("ending")
         weather.end()
     for storm in weather.storms:
-        events = Counter(each.kind for each in storm.history.events)
+        events = Counter(event.kind for event in storm.history.events)
         say(f"{storm.group}: {dict(events)}, {sum(storm.written.ends().values())} records")
     for said, count in weather.counts.most_common():
         say(f"  {count:3} × {said}")

@@ -150,8 +150,8 @@ def harm(chaos: Chaos, report: Report) -> None:
             next(happening, None)
         except NOT_NOW as reason:
             report.say(f"could not heal: {reason}"[:500])
-    for each in chaos.cluster.brokers:
-        chaos.start(each)
+    for broker in chaos.cluster.brokers:
+        chaos.start(broker)
     while chaos.notes:
         report.say(chaos.notes.pop(0))
 
@@ -170,36 +170,36 @@ def compare(chaos: Chaos) -> None:
     known = {topic.name: topic for topic in cluster.metadata(cluster.brokers[0]).topics}
     assert TOPIC in known
     for name, topic in known.items():
-        for each in topic.partitions:
+        for partition in topic.partitions:
             if chaos.world.is_forgetful:
-                cluster.check_equal_answers(name, each.partition_index)
+                cluster.check_equal_answers(name, partition.partition_index)
             else:
-                cluster.check_equal_logs(name, each.partition_index)
+                cluster.check_equal_logs(name, partition.partition_index)
             strangers = [
                 broker_id
                 for broker_id in cluster.brokers
-                if broker_id not in each.replica_nodes
-                and cluster.folder(broker_id, name, each.partition_index).exists()
+                if broker_id not in partition.replica_nodes
+                and cluster.folder(broker_id, name, partition.partition_index).exists()
             ]
-            assert not strangers, f"{name}/{each.partition_index} is on {strangers} too"
+            assert not strangers, f"{name}/{partition.partition_index} is on {strangers} too"
     for name in chaos.deleted_topics:
         assert name not in known, f"{name} was deleted and is back"
         for broker_id in cluster.brokers:
             left = list(cluster.data(broker_id).glob(f"{name}-*"))
-            left = [each for each in left if not each.name.endswith("-delete")]
+            left = [name for name in left if not name.name.endswith("-delete")]
             assert not left, f"{name} was deleted, and {left} is left"
-    cluster.check_nobody_stumbled()
+    cluster.check_brokers_failed_at_nothing()
 
 
 def tell(load: Load, transactions: TransactionLoad, report: Report) -> None:
     history = load.history
     acked = len(history.acked_sends())
-    read = sum(len(each) for reading in history.readings for each in reading.records.values())
+    read = sum(len(record) for reading in history.readings for record in reading.records.values())
     report.say(f"{acked} acknowledged, {len(history.unacked_sends())} uncertain, {read} read")
     stalls = {index: round(found, 1) for (_, index), found in history.stalls_s().items()}
     report.say(f"longest stall per partition, in seconds: {stalls}")
     begun, committed = len(transactions.history.transactions), transactions.history.committed()
-    lives = {each.client: each.lives for each in transactions.writers}
+    lives = {writer.client: writer.lives for writer in transactions.writers}
     report.say(f"{len(committed)} of {begun} transactions committed; lives of producers: {lives}")
     for name, count in report.counts.most_common():
         report.say(f"  {count:3} × {name}")

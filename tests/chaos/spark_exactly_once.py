@@ -44,8 +44,8 @@ def unlucky(folder: Path) -> type[Append]:
     class Unlucky(Append):
         def append(self, batches):
             done = super().append(batches)
-            for each in folder.glob("die*"):
-                each.unlink(missing_ok=True)
+            for file in folder.glob("die*"):
+                file.unlink(missing_ok=True)
                 raise RuntimeError("this task dies after it has written")
             return done
 
@@ -149,8 +149,8 @@ def life(copy: Copy, dice: random.Random, folder: Path, number: int) -> None:
     else:
         sink = copy.live(moment)
         said = f"died {moment[1]} {moment[0]}" if moment and sink.is_dead else "lived"
-    for each in folder.glob("die*"):
-        each.unlink(missing_ok=True)
+    for file in folder.glob("die*"):
+        file.unlink(missing_ok=True)
     say(f"round {number}, {copy.mode}: the driver {said}")
 
 

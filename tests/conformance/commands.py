@@ -29,7 +29,7 @@ def runner(bootstrap, capfd, monkeypatch):
     def command(*arguments):
         monkeypatch.setenv("HIGHTIDE_BOOTSTRAP", bootstrap)
         capfd.readouterr()
-        code = main([str(each) for each in arguments])
+        code = main([str(argument) for argument in arguments])
         said = capfd.readouterr()
         assert "Traceback" not in said.err
         return Done(code, said.out, said.err)

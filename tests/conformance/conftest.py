@@ -33,7 +33,7 @@ TRANSACTING = {
     "log.cleaner.backoff.ms": 200,
 }
 
-CLIENTS = {each.NAME: each for each in (confluent, kafka_python, aio, kcat)}
+CLIENTS = {adapter.NAME: adapter for adapter in (confluent, kafka_python, aio, kcat)}
 
 
 def pytest_configure(config):
@@ -44,11 +44,11 @@ def pytest_generate_tests(metafunc):
     marker = metafunc.definition.get_closest_marker("needs")
     needed = set(marker.args) if marker else set()
     if "client" in metafunc.fixturenames:
-        able = [name for name, each in CLIENTS.items() if needed <= each.CAN]
+        able = [name for name, adapter in CLIENTS.items() if needed <= adapter.CAN]
         metafunc.parametrize("client", able, indirect=True)
     for role, ability in (("producer", "produce"), ("consumer", "read")):
         if role in metafunc.fixturenames:
-            able = [name for name, each in CLIENTS.items() if ability in each.CAN]
+            able = [name for name, adapter in CLIENTS.items() if ability in adapter.CAN]
             metafunc.parametrize(role, able, indirect=True)
 
 
@@ -147,7 +147,7 @@ def _three():
     }
     with Replicated(3, settings=settings) as cluster:
         yield cluster
-        cluster.check_nobody_stumbled()
+        cluster.check_brokers_failed_at_nothing()
 
 
 @pytest.fixture(scope="session")
@@ -167,7 +167,7 @@ def _racked():
     racks = {broker_id: {"broker.rack": rack} for broker_id, rack in ((1, "a"), (2, "a"), (3, "b"))}
     with Replicated(3, settings=settings, broker_settings=racks) as cluster:
         yield cluster
-        cluster.check_nobody_stumbled()
+        cluster.check_brokers_failed_at_nothing()
 
 
 @pytest.fixture
@@ -199,7 +199,7 @@ def _three_transacting():
     }
     with Replicated(3, settings=settings) as cluster:
         yield cluster
-        cluster.check_nobody_stumbled()
+        cluster.check_brokers_failed_at_nothing()
 
 
 @pytest.fixture

@@ -65,12 +65,12 @@ def poll_once(name: str, member: Member, note: Note) -> dict[Partition, int]:
     # A rebalance within the poll leaves it open which generation a record belongs to.
     generation = before if member.generation() == before else UNKNOWN
     reads: dict[Partition, tuple[int, int]] = {}
-    for each in records:
-        first, last = reads.get(each.place, (each.offset, each.offset - 1))
-        if each.offset != last + 1:
-            text = f"{each.place}: {each.offset} came after {last} in one poll"
+    for record in records:
+        first, last = reads.get(record.place, (record.offset, record.offset - 1))
+        if record.offset != last + 1:
+            text = f"{record.place}: {record.offset} came after {last} in one poll"
             note(Event(now_s(), name, "error", generation, {}, text=text))
-        reads[each.place] = (first, each.offset)
+        reads[record.place] = (first, record.offset)
     note(Event(now_s(), name, "delivered", generation, reads))
     return {place: last + 1 for place, (_, last) in reads.items()}
 
@@ -159,8 +159,8 @@ class ConsumingProcess:
         self._readers = [
             threading.Thread(target=target, daemon=True) for target in (self._hear, self._complain)
         ]
-        for each in self._readers:
-            each.start()
+        for reader in self._readers:
+            reader.start()
 
     def _hear(self) -> None:
         for line in self.process.stdout:
@@ -204,8 +204,8 @@ class ConsumingProcess:
 
     def _reap(self) -> None:
         self.process.wait(END_S)
-        for each in self._readers:
-            each.join(END_S)
+        for reader in self._readers:
+            reader.join(END_S)
         self.process.stdout.close()
         self.process.stderr.close()
 
@@ -235,7 +235,7 @@ def told(history: GroupHistory, **wanted: int) -> None:
 
     deadline_s = now_s() + END_S
     while (found := counts()) != wanted:
-        errors = [each for each in history.events if each.kind == "error"]
+        errors = [event for event in history.events if event.kind == "error"]
         assert not errors, errors
         assert now_s() < deadline_s, f"{found}, and not {wanted}"
         time.sleep(0.02)

@@ -123,7 +123,7 @@ class ConfluentCopier:
     def run(self) -> None:
         self._persist(self.producer.init_transactions)
         if self.job.partitions is not None:
-            places = [self._place(each) for each in self.job.partitions]
+            places = [self._place(partition) for partition in self.job.partitions]
             self.consumer.assign(self._committed(places))
         else:
             given = {"on_assign": self._shared_out, "on_revoke": self._shared_out}
@@ -155,7 +155,7 @@ class ConfluentCopier:
             if self.was_shared_out:
                 self._rewind()
                 return []
-            got = [each for each in got if each.error() is None]
+            got = [message for message in got if message.error() is None]
             if got:
                 last_s = time.monotonic()
                 found += got
@@ -164,12 +164,12 @@ class ConfluentCopier:
         return found
 
     def _copy(self, batch: list[Any]) -> None:
-        ends = {each.partition(): each.offset() + 1 for each in batch}
+        ends = {record.partition(): record.offset() + 1 for record in batch}
         try:
             self.producer.begin_transaction()
-            for each in batch:
+            for record in batch:
                 self.producer.produce(
-                    self.job.target, each.value(), each.key(), partition=each.partition()
+                    self.job.target, record.value(), record.key(), partition=record.partition()
                 )
                 self.producer.poll(0)
             self._persist(
@@ -205,12 +205,12 @@ class ConfluentCopier:
                 break
             except self.kafka.KafkaException as error:
                 say(f"again: {error}")
-        return [self._place(each.partition, max(each.offset, 0)) for each in found]
+        return [self._place(position.partition, max(position.offset, 0)) for position in found]
 
     def _rewind(self) -> None:
-        for each in self._committed(self.consumer.assignment()):
+        for position in self._committed(self.consumer.assignment()):
             try:
-                self.consumer.seek(each)
+                self.consumer.seek(position)
             except self.kafka.KafkaException as error:
                 say(f"cannot seek: {error}")  # it was taken away meanwhile
 
@@ -255,7 +255,10 @@ class KafkaPythonCopier:
         self.producer.init_transactions()
         if self.job.partitions is not None:
             self.consumer.assign(
-                [self.kafka.TopicPartition(self.job.source, each) for each in self.job.partitions]
+                [
+                    self.kafka.TopicPartition(self.job.source, partition)
+                    for partition in self.job.partitions
+                ]
             )
             self._rewind()
         else:
@@ -289,17 +292,19 @@ class KafkaPythonCopier:
                 return []
             if got:
                 last_s = time.monotonic()
-                found += [each for records in got.values() for each in records]
+                found += [record for records in got.values() for record in records]
             elif found and time.monotonic() - last_s > IDLE_S:
                 break
         return found
 
     def _copy(self, batch: list[Any]) -> None:
-        ends = {each.partition: each.offset + 1 for each in batch}
+        ends = {record.partition: record.offset + 1 for record in batch}
         try:
             self.producer.begin_transaction()
-            for each in batch:
-                self.producer.send(self.job.target, each.value, each.key, partition=each.partition)
+            for record in batch:
+                self.producer.send(
+                    self.job.target, record.value, record.key, partition=record.partition
+                )
             self.producer.send_offsets_to_transaction(
                 {
                     self.kafka.TopicPartition(self.job.source, index): self.offset(offset, "", -1)
@@ -315,8 +320,8 @@ class KafkaPythonCopier:
             self._rewind()
 
     def _rewind(self) -> None:
-        for each in self.consumer.assignment():
-            self.consumer.seek(each, self.consumer.committed(each) or 0)
+        for partition in self.consumer.assignment():
+            self.consumer.seek(partition, self.consumer.committed(partition) or 0)
 
 
 # -- aiokafka ----------------------------------------------------------------------------------
@@ -353,17 +358,20 @@ class AioCopier:
         # First the former life is fenced, and then it is asked how far it had come.
         await producer.start()
         await consumer.start()
-        places = [TopicPartition(self.job.source, each) for each in self.job.partitions or ()]
+        places = [TopicPartition(self.job.source, index) for index in self.job.partitions or ()]
         consumer.assign(places)
-        for each in places:
-            consumer.seek(each, await consumer.committed(each) or 0)
+        for place in places:
+            consumer.seek(place, await consumer.committed(place) or 0)
         while True:
             batch = await self._gather(consumer)
-            ends = {TopicPartition(each.topic, each.partition): each.offset + 1 for each in batch}
+            ends = {
+                TopicPartition(record.topic, record.partition): record.offset + 1
+                for record in batch
+            }
             async with producer.transaction():
-                for each in batch:
+                for record in batch:
                     await producer.send(
-                        self.job.target, each.value, each.key, partition=each.partition
+                        self.job.target, record.value, record.key, partition=record.partition
                     )
                 await producer.send_offsets_to_transaction(ends, self.job.group)
                 await asyncio.sleep(self.job.pause_s)
@@ -376,7 +384,7 @@ class AioCopier:
             got = await consumer.getmany(timeout_ms=100, max_records=self.job.size - len(found))
             if got:
                 last_s = time.monotonic()
-                found += [each for records in got.values() for each in records]
+                found += [record for records in got.values() for record in records]
             elif found and time.monotonic() - last_s > IDLE_S:
                 break
         return found

@@ -117,15 +117,15 @@ class Copier:
         self.start()
 
     def wake_the_dead(self) -> None:
-        for each in self._twins:
-            if each.poll() is None:
-                os.kill(each.pid, signal.SIGCONT)
+        for twin in self._twins:
+            if twin.poll() is None:
+                os.kill(twin.pid, signal.SIGCONT)
 
     def stop(self) -> None:
         self.kill()
-        for each in self._twins:
-            each.kill()
-            each.wait()
+        for twin in self._twins:
+            twin.kill()
+            twin.wait()
 
     def said(self) -> str:
         return self._log.read_text(errors="replace") if self._log.exists() else ""
@@ -172,16 +172,16 @@ class Copying:
             self.copiers.append(Copier(job, folder / f"{self.group}-{number}.log"))
 
     def start(self) -> None:
-        for each in self.copiers:
-            each.start()
+        for copier in self.copiers:
+            copier.start()
 
     def stop(self) -> None:
-        for each in self.copiers:
-            each.stop()
+        for copier in self.copiers:
+            copier.stop()
 
     def tend(self) -> None:
-        for each in self.copiers:
-            each.tend()
+        for copier in self.copiers:
+            copier.tend()
 
     def done(self) -> int:
         """How many messages are copied, by the offsets that the group has committed.
@@ -204,7 +204,9 @@ class Copying:
         check_copy(values, read_committed(self.cluster.bootstrap, self.target, self.partitions))
 
     def said(self) -> str:
-        return "\n".join(f"{each.job['transactional_id']}:\n{each.said()}" for each in self.copiers)
+        return "\n".join(
+            f"{copier.job['transactional_id']}:\n{copier.said()}" for copier in self.copiers
+        )
 
 
 def wait_for(
@@ -215,13 +217,13 @@ def wait_for(
     clients: Iterable[str] = CLIENTS,
 ) -> None:
     """Until those of these clients have copied so many; all are started again when they die."""
-    waiting = [each for each in copyings if each.client in clients]
+    waiting = [copying for copying in copyings if copying.client in clients]
     deadline_s = time.monotonic() + limit_s
     while waiting:
-        for each in copyings:
-            each.tend()
-        waiting = [each for each in waiting if each.done() < messages]
+        for copying in copyings:
+            copying.tend()
+        waiting = [copying for copying in waiting if copying.done() < messages]
         if waiting and time.monotonic() > deadline_s:
-            told = {each.client: (each.done(), each.said()[-2000:]) for each in waiting}
+            told = {copying.client: (copying.done(), copying.said()[-2000:]) for copying in waiting}
             raise AssertionError(f"not {messages} copied in {limit_s} s: {told}")
         time.sleep(0.05)

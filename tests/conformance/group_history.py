@@ -96,9 +96,9 @@ class GroupHistory:
 
     def seen(self, partition: Partition) -> set[int]:
         found: set[int] = set()
-        for each in list(self.events):
-            if each.kind == "delivered" and partition in each.offsets:
-                first, last = each.offsets[partition]
+        for event in list(self.events):
+            if event.kind == "delivered" and partition in event.offsets:
+                first, last = event.offsets[partition]
                 found.update(range(first, last + 1))
         return found
 
@@ -109,22 +109,22 @@ class GroupHistory:
     def owned(self) -> dict[str, set[Partition]]:
         """What each member has now, by what it was told."""
         found: dict[str, set[Partition]] = {}
-        for each in list(self.events):
-            mine = found.setdefault(each.member, set())
-            if each.kind == "assigned":
-                mine.update(each.offsets)
-            elif each.kind in ("revoked", "lost"):
-                mine.difference_update(each.offsets)
-            elif each.kind == "ended":
-                found.pop(each.member)
+        for event in list(self.events):
+            mine = found.setdefault(event.member, set())
+            if event.kind == "assigned":
+                mine.update(event.offsets)
+            elif event.kind in ("revoked", "lost"):
+                mine.difference_update(event.offsets)
+            elif event.kind == "ended":
+                found.pop(event.member)
         return found
 
     def committed(self) -> dict[Partition, int]:
         """The highest offset of each partition whose commit was acknowledged."""
         found: dict[Partition, int] = defaultdict(int)
-        for each in list(self.events):
-            if each.kind == "committed":
-                for place, offset in each.offsets.items():
+        for event in list(self.events):
+            if event.kind == "committed":
+                for place, offset in event.offsets.items():
                     found[place] = max(found[place], offset)
         return dict(found)
 
@@ -134,16 +134,16 @@ class GroupHistory:
         raise_if_any(self.anomalies(ends))
 
     def anomalies(self, ends: Mapping[Partition, int]) -> list[Anomaly]:
-        events = sorted(self.events, key=lambda each: each.at_s)
+        events = sorted(self.events, key=lambda at_: at_.at_s)
         owned = list(ownerships(events))
         found = [
             Anomaly("unseen", place, f"{len(offsets)} from {offsets[0]} on")
             for place, offsets in self.missing(ends).items()
         ]
         found += [
-            Anomaly("error", None, f"{each.member}: {each.text}")
-            for each in events
-            if each.kind == "error"
+            Anomaly("error", None, f"{event.member}: {event.text}")
+            for event in events
+            if event.kind == "error"
         ]
         found += _order(owned)
         found += _beginnings(events, owned)
@@ -183,73 +183,73 @@ def raise_if_any(found: list[Anomaly]) -> None:
 
 def ownerships(events: Iterable[Event]) -> Iterator[Ownership]:
     open_now: dict[tuple[str, Partition], Ownership] = {}
-    for each in events:
-        if each.kind == "assigned":
-            for place in each.offsets:
-                open_now[each.member, place] = Ownership(
-                    each.member, place, each.at_s, each.generation
+    for event in events:
+        if event.kind == "assigned":
+            for place in event.offsets:
+                open_now[event.member, place] = Ownership(
+                    event.member, place, event.at_s, event.generation
                 )
-        elif each.kind == "delivered":
-            for place, read in each.offsets.items():
-                key = each.member, place
+        elif event.kind == "delivered":
+            for place, read in event.offsets.items():
+                key = event.member, place
                 # Records in flight during the revocation count for no member.
                 if key in open_now:
                     mine = open_now[key]
                     mine.reads.append(read)
-                    mine.first_read_s = min(mine.first_read_s, each.at_s)
-        elif each.kind in ("revoked", "lost", "ended"):
+                    mine.first_read_s = min(mine.first_read_s, event.at_s)
+        elif event.kind in ("revoked", "lost", "ended"):
             for key in list(open_now):
-                if key[0] == each.member and (each.kind == "ended" or key[1] in each.offsets):
+                if key[0] == event.member and (event.kind == "ended" or key[1] in event.offsets):
                     ended = open_now.pop(key)
-                    ended.ended_s, ended.end = each.at_s, each.kind
-                    ended.end_generation = each.generation
+                    ended.ended_s, ended.end = event.at_s, event.kind
+                    ended.end_generation = event.generation
                     yield ended
     yield from open_now.values()
 
 
 def _order(owned: Iterable[Ownership]) -> list[Anomaly]:
     found = []
-    for each in owned:
-        for (_, before), (after, _) in zip(each.reads, each.reads[1:], strict=False):
+    for partition in owned:
+        for (_, before), (after, _) in zip(partition.reads, partition.reads[1:], strict=False):
             if after != before + 1:
                 kind = "gap" if after > before + 1 else "repeat"
-                text = f"{each.member} was given {after} after {before}"
-                found.append(Anomaly(kind, each.partition, text))
+                text = f"{partition.member} was given {after} after {before}"
+                found.append(Anomaly(kind, partition.partition, text))
     return found
 
 
 def _beginnings(events: list[Event], owned: Iterable[Ownership]) -> list[Anomaly]:
     found = []
-    for each in owned:
-        if not each.reads:
+    for partition in owned:
+        if not partition.reads:
             continue
-        first = each.reads[0][0]
+        first = partition.reads[0][0]
         asked = max(
             (
-                event.offsets[each.partition]
+                event.offsets[partition.partition]
                 for event in events
                 if event.kind == "committing"
-                and each.partition in event.offsets
-                and event.at_s < each.first_read_s
+                and partition.partition in event.offsets
+                and event.at_s < partition.first_read_s
             ),
             default=0,
         )
         done = max(
             (
-                event.offsets[each.partition]
+                event.offsets[partition.partition]
                 for event in events
                 if event.kind == "committed"
-                and each.partition in event.offsets
-                and event.at_s < each.begun_s
+                and partition.partition in event.offsets
+                and event.at_s < partition.begun_s
             ),
             default=0,
         )
         if first > asked:
-            text = f"{each.member} began at {first}, and no member committed more than {asked}"
-            found.append(Anomaly("skip", each.partition, text))
+            text = f"{partition.member} began at {first}, and no member committed more than {asked}"
+            found.append(Anomaly("skip", partition.partition, text))
         if first < done:
-            text = f"{each.member} began at {first}, and {done} had been committed"
-            found.append(Anomaly("went-back", each.partition, text))
+            text = f"{partition.member} began at {first}, and {done} had been committed"
+            found.append(Anomaly("went-back", partition.partition, text))
     return found
 
 
@@ -257,15 +257,15 @@ def _two_owners(events: Iterable[Event]) -> list[Anomaly]:
     readers: dict[tuple[int, Partition], set[str]] = defaultdict(set)
     last: dict[str, int] = {}
     found = []
-    for each in events:
-        if each.kind != "delivered" or each.generation == UNKNOWN:
+    for event in events:
+        if event.kind != "delivered" or event.generation == UNKNOWN:
             continue
-        for place in each.offsets:
-            readers[each.generation, place].add(each.member)
-        if each.generation < last.get(each.member, 0):
-            text = f"{each.member} was in {last[each.member]} and is in {each.generation}"
+        for place in event.offsets:
+            readers[event.generation, place].add(event.member)
+        if event.generation < last.get(event.member, 0):
+            text = f"{event.member} was in {last[event.member]} and is in {event.generation}"
             found.append(Anomaly("generation-went-back", None, text))
-        last[each.member] = each.generation
+        last[event.member] = event.generation
     for (generation, place), members in readers.items():
         if len(members) > 1:
             text = f"generation {generation}: {sorted(members)}"
@@ -276,13 +276,13 @@ def _two_owners(events: Iterable[Event]) -> list[Anomaly]:
 def _old_generations(events: Iterable[Event]) -> list[Anomaly]:
     found = []
     newest: list[tuple[float, int]] = []
-    for each in events:
-        if each.kind == "delivered" and each.generation != UNKNOWN:
-            newest.append((each.at_s, max(each.generation, newest[-1][1] if newest else 0)))
-        if each.kind == "committed" and each.generation != UNKNOWN:
-            known = max((gen for at_s, gen in newest if at_s < each.begun_s), default=0)
-            if each.generation < known:
-                text = f"{each.member} committed in {each.generation}, and {known} was known"
+    for event in events:
+        if event.kind == "delivered" and event.generation != UNKNOWN:
+            newest.append((event.at_s, max(event.generation, newest[-1][1] if newest else 0)))
+        if event.kind == "committed" and event.generation != UNKNOWN:
+            known = max((gen for at_s, gen in newest if at_s < event.begun_s), default=0)
+            if event.generation < known:
+                text = f"{event.member} committed in {event.generation}, and {known} was known"
                 found.append(Anomaly("old-generation", None, text))
     return found
 
@@ -325,7 +325,7 @@ def shared_out(assignment: bytes) -> set[Partition]:
         name = assignment[at + 2 : at + 2 + size].decode()
         at += 2 + size
         (count,) = struct.unpack_from(">i", assignment, at)
-        found |= {(name, each) for each in struct.unpack_from(f">{count}i", assignment, at + 4)}
+        found |= {(name, index) for index in struct.unpack_from(f">{count}i", assignment, at + 4)}
         at += 4 + 4 * count
     return found
 

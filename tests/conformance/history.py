@@ -139,17 +139,17 @@ class History:
     # -- figures ---------------------------------------------------------------------------
 
     def acked_sends(self) -> list[Send]:
-        return [each for each in list(self.sends.values()) if each.outcome is Outcome.ACKED]
+        return [send for send in list(self.sends.values()) if send.outcome is Outcome.ACKED]
 
     def unacked_sends(self) -> list[Send]:
-        return [each for each in list(self.sends.values()) if each.outcome is not Outcome.ACKED]
+        return [send for send in list(self.sends.values()) if send.outcome is not Outcome.ACKED]
 
     def ends(self) -> dict[Partition, int]:
         """Per partition the end that the acknowledged offsets prove."""
         found: dict[Partition, int] = defaultdict(int)
-        for each in self.acked_sends():
-            if each.offset is not None:
-                found[each.partition] = max(found[each.partition], each.offset + 1)
+        for send in self.acked_sends():
+            if send.offset is not None:
+                found[send.partition] = max(found[send.partition], send.offset + 1)
         return dict(found)
 
     def stalls_s(self, since_s: float = 0.0) -> dict[Partition, float]:
@@ -158,10 +158,10 @@ class History:
         Only those count that promise something.
         """
         times: dict[Partition, list[float]] = defaultdict(list)
-        for each in self.acked_sends():
+        for send in self.acked_sends():
             # Without an offset it was noted when the client ended.
-            if each.writer.is_durable and each.offset is not None and each.ended_s is not None:
-                times[each.partition].append(each.ended_s)
+            if send.writer.is_durable and send.offset is not None and send.ended_s is not None:
+                times[send.partition].append(send.ended_s)
         return {
             partition: max(
                 (after - before for before, after in pairwise(sorted(found)) if after >= since_s),
@@ -181,8 +181,8 @@ class History:
 
     def anomalies(self, logs: Mapping[Partition, list[tuple[int, bytes | None]]]) -> list[Anomaly]:
         sends: dict[Partition, list[Send]] = defaultdict(list)
-        for each in self.sends.values():
-            sends[each.partition].append(each)
+        for send in self.sends.values():
+            sends[send.partition].append(send)
         found = []
         for partition in sorted({*sends, *logs}):
             log = logs.get(partition, [])
@@ -217,17 +217,17 @@ class History:
         for offset, value in log:
             places[value].append(offset)
         found = []
-        for each in sends:
-            at = places.get(each.value, [])
-            if each.outcome is Outcome.ACKED and each.writer.is_durable and not at:
-                text = f"{each.value!r}, acknowledged with offset {each.offset}"
+        for send in sends:
+            at = places.get(send.value, [])
+            if send.outcome is Outcome.ACKED and send.writer.is_durable and not at:
+                text = f"{send.value!r}, acknowledged with offset {send.offset}"
                 found.append(Anomaly("lost-write", partition, text))
-            if at and each.outcome is Outcome.ACKED and each.offset not in (None, *at):
-                text = f"{each.value!r} was acknowledged with {each.offset} and is at {at}"
+            if at and send.outcome is Outcome.ACKED and send.offset not in (None, *at):
+                text = f"{send.value!r} was acknowledged with {send.offset} and is at {at}"
                 found.append(Anomaly("inconsistent-offsets", partition, text))
-            if each.writer.is_idempotent and len(at) > 1:
-                found.append(Anomaly("duplicate", partition, f"{each.value!r} is at {at}"))
-        placed = [(each, places[each.value][0]) for each in sends if each.value in places]
+            if send.writer.is_idempotent and len(at) > 1:
+                found.append(Anomaly("duplicate", partition, f"{send.value!r} is at {at}"))
+        placed = [(send, places[send.value][0]) for send in sends if send.value in places]
         return found + _order_of_each(partition, placed) + _realtime_order(partition, placed)
 
     def _of_reading(
@@ -273,9 +273,9 @@ def _order_of_each(partition: Partition, placed: Iterable[tuple[Send, int]]) -> 
 def _realtime_order(partition: Partition, placed: list[tuple[Send, int]]) -> list[Anomaly]:
     ended = sorted(
         (
-            (each.ended_s, offset, each)
-            for each, offset in placed
-            if each.outcome is Outcome.ACKED and each.ended_s is not None
+            (send.ended_s, offset, send)
+            for send, offset in placed
+            if send.outcome is Outcome.ACKED and send.ended_s is not None
         ),
         key=lambda item: item[0],
     )

@@ -197,13 +197,17 @@ class ConfluentMember(Member):
         )
 
     def _assigned(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        self.changed("assigned", ((each.topic, each.partition) for each in partitions))
+        self.changed(
+            "assigned", ((partition.topic, partition.partition) for partition in partitions)
+        )
 
     def _revoked(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        self.changed("revoked", ((each.topic, each.partition) for each in partitions))
+        self.changed(
+            "revoked", ((partition.topic, partition.partition) for partition in partitions)
+        )
 
     def _lost(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        self.changed("lost", ((each.topic, each.partition) for each in partitions))
+        self.changed("lost", ((partition.topic, partition.partition) for partition in partitions))
 
     def poll(self, timeout_s: float = 0.1, at_most: int = 500) -> list[Delivered]:
         found = []
@@ -222,7 +226,7 @@ class ConfluentMember(Member):
         return found
 
     def assignment(self) -> set[Partition]:
-        return {(each.topic, each.partition) for each in self._consumer.assignment()}
+        return {(partition.topic, partition.partition) for partition in self._consumer.assignment()}
 
     def generation(self) -> int:
         # It has no other way to tell: the metadata is for producers, and begins with it.
@@ -241,9 +245,9 @@ class ConfluentMember(Member):
                 for (topic, index), offset in offsets.items()
             ]
         try:
-            for each in self._consumer.commit(**wanted):
-                if each.error is not None:
-                    raise confluent.refused(each.error)
+            for partition in self._consumer.commit(**wanted):
+                if partition.error is not None:
+                    raise confluent.refused(partition.error)
         except KafkaException as error:
             if error.args[0].code() != ConfluentError._NO_OFFSET:
                 raise confluent.refused(error) from None
@@ -255,8 +259,10 @@ class ConfluentMember(Member):
         except KafkaException as error:
             raise confluent.refused(error) from None
         return {
-            (each.topic, each.partition): each.offset if each.offset >= 0 else None
-            for each in found
+            (partition.topic, partition.partition): partition.offset
+            if partition.offset >= 0
+            else None
+            for partition in found
         }
 
     def close(self) -> None:
@@ -306,9 +312,9 @@ class KafkaPythonMember(Member):
                 return []
             raise kafka_python.refused(error) from None
         return [
-            Delivered(each.topic, each.partition, each.offset, each.value)
+            Delivered(record.topic, record.partition, record.offset, record.value)
             for records in found.values()
-            for each in records
+            for record in records
         ]
 
     def assignment(self) -> set[Partition]:
@@ -347,7 +353,7 @@ class KafkaPythonMember(Member):
 
 
 def pairs(partitions: Iterable[Any]) -> set[Partition]:
-    return {(each.topic, each.partition) for each in partitions}
+    return {(partition.topic, partition.partition) for partition in partitions}
 
 
 def listener_for(member: Member, base: type) -> Any:
@@ -408,9 +414,9 @@ class AioMember(Member):
     def poll(self, timeout_s: float = 0.1, at_most: int = 500) -> list[Delivered]:
         work = self._consumer.getmany(timeout_ms=int(timeout_s * 1000), max_records=at_most)
         return [
-            Delivered(each.topic, each.partition, each.offset, each.value)
+            Delivered(record.topic, record.partition, record.offset, record.value)
             for records in self._run(work).values()
-            for each in records
+            for record in records
         ]
 
     def assignment(self) -> set[Partition]:
@@ -450,5 +456,5 @@ class AioMember(Member):
 
 
 MEMBERS: dict[str, type[Member]] = {
-    each.client: each for each in (ConfluentMember, KafkaPythonMember, AioMember)
+    member.client: member for member in (ConfluentMember, KafkaPythonMember, AioMember)
 }

@@ -96,7 +96,9 @@ class Raw:
 def advertised(cluster) -> dict[int, tuple[int, int]]:
     with Raw(cluster) as raw:
         answer = raw.ask(ApiVersionsRequest(), 0)
-    return {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
+    return {
+        api_key.api_key: (api_key.min_version, api_key.max_version) for api_key in answer.api_keys
+    }
 
 
 def served(versions: dict[int, tuple[int, int]]):
@@ -117,13 +119,13 @@ def filled(cls: type, version: int, kind: str) -> Any:
             continue
         values[field.name] = blank(field, version, kind)
     missing = {
-        each.name: blank(
-            next(field for field in fields_of(cls) if field.name == each.name), 2**14, kind
+        attribute.name: blank(
+            next(field for field in fields_of(cls) if field.name == attribute.name), 2**14, kind
         )
-        for each in dataclasses.fields(cls)
-        if each.name not in values
-        and each.default is dataclasses.MISSING
-        and each.default_factory is dataclasses.MISSING
+        for attribute in dataclasses.fields(cls)
+        if attribute.name not in values
+        and attribute.default is dataclasses.MISSING
+        and attribute.default_factory is dataclasses.MISSING
     }
     return cls(**values, **missing)
 

@@ -48,7 +48,7 @@ def new_group() -> str:
 
 def subscription(*topics: str) -> bytes:
     """What a consumer of version 0 says of itself when it joins."""
-    names = b"".join(struct.pack(">h", len(each)) + each.encode() for each in topics)
+    names = b"".join(struct.pack(">h", len(topic)) + topic.encode() for topic in topics)
     return struct.pack(">hi", 0, len(topics)) + names + struct.pack(">i", -1)
 
 
@@ -91,8 +91,8 @@ class RawMember:
             group_instance_id=self.instance,
             protocol_type=self.protocol_type,
             protocols=[
-                JoinGroupRequestProtocol(name=each, metadata=subscription(*self.topics))
-                for each in self.protocols
+                JoinGroupRequestProtocol(name=protocol, metadata=subscription(*self.topics))
+                for protocol in self.protocols
             ],
             reason="a test",
         )
@@ -130,8 +130,8 @@ class RawMember:
         self, shares: Mapping[str, bytes] | None = None, **given: Any
     ) -> SyncGroupRequest:
         assignments = [
-            SyncGroupRequestAssignment(member_id=member_id, assignment=each)
-            for member_id, each in (shares or {}).items()
+            SyncGroupRequestAssignment(member_id=member_id, assignment=assignment)
+            for member_id, assignment in (shares or {}).items()
         ]
         values: dict[str, Any] = {
             "group_id": self.group,
@@ -239,9 +239,9 @@ def commit(
     """What each partition was told, in the order of the offsets."""
     answer = raw.ask(commit_request(group, offsets, **given), version)
     found = {
-        (topic.name, each.partition_index): ErrorCode(each.error_code)
+        (topic.name, partition.partition_index): ErrorCode(partition.error_code)
         for topic in answer.topics
-        for each in topic.partitions
+        for partition in topic.partitions
     }
     return [found[place] for place in offsets]
 
@@ -278,9 +278,9 @@ def fetch_offsets(
         (answer,) = raw.ask(request, version).groups
     assert answer.error_code == 0, ErrorCode(answer.error_code).name
     return {
-        (topic.name, each.partition_index): each
+        (topic.name, partition.partition_index): partition
         for topic in answer.topics
-        for each in topic.partitions
+        for partition in topic.partitions
     }
 
 
@@ -301,7 +301,7 @@ def fetch_group(
 def offsets_of(raw: Raw, group: str, *partitions: Partition) -> dict[Partition, int]:
     """The committed offsets alone; of all partitions when none are named."""
     found = fetch_offsets(raw, group, partitions or None)
-    return {place: each.committed_offset for place, each in found.items()}
+    return {place: committed.committed_offset for place, committed in found.items()}
 
 
 def delete_offsets(raw: Raw, group: str, *partitions: Partition) -> Any:
@@ -336,10 +336,10 @@ def describe(raw: Raw, group: str, version: int = 5) -> Any:
 def listed(raw: Raw, version: int = 5, **filters: Any) -> dict[str, Any]:
     answer = raw.ask(ListGroupsRequest(**filters), version)
     assert answer.error_code == 0, ErrorCode(answer.error_code)
-    return {each.group_id: each for each in answer.groups}
+    return {group.group_id: group for group in answer.groups}
 
 
 def delete_groups(raw: Raw, *groups: str, version: int = 2) -> list[ErrorCode]:
     answer = raw.ask(DeleteGroupsRequest(groups_names=list(groups)), version)
-    found = {each.group_id: ErrorCode(each.error_code) for each in answer.results}
-    return [found[each] for each in groups]
+    found = {result.group_id: ErrorCode(result.error_code) for result in answer.results}
+    return [found[group] for group in groups]

@@ -158,9 +158,9 @@ class RawProducer:
                 assert answer.error_code == 0, ErrorCode(answer.error_code)
                 found = answer.results_by_transaction[0].topic_results
             codes[:] = [
-                ErrorCode(each.partition_error_code)
+                ErrorCode(result.partition_error_code)
                 for topic in found
-                for each in topic.results_by_partition
+                for result in topic.results_by_partition
             ]
             return codes[0]
 
@@ -336,7 +336,10 @@ def committed_values(cluster: Any, topic: str, index: int = 0) -> list[bytes | N
         data = bytes(part.records or b"")
         assert data, f"nothing at {offset} of {end}"
         aborted = sorted(
-            ((each.first_offset, each.producer_id) for each in part.aborted_transactions or ()),
+            (
+                (transaction.first_offset, transaction.producer_id)
+                for transaction in part.aborted_transactions or ()
+            ),
             reverse=True,
         )
         skipped: set[int] = set()
@@ -348,7 +351,7 @@ def committed_values(cluster: Any, topic: str, index: int = 0) -> list[bytes | N
                 if records and (records[0].key or b"")[2:4] == b"\x00\x00":  # an abort
                     skipped.discard(header.producer_id)
             elif not (header.is_transactional and header.producer_id in skipped):
-                found += [each.value for each in records if each.offset >= offset]
+                found += [record.value for record in records if record.offset >= offset]
             offset = header.last_offset + 1
     return found
 
@@ -367,7 +370,8 @@ def positions(
     answer = eventually(look, getattr(cluster, "patience_s", LIMIT_S))
     assert answer.error_code == 0, ErrorCode(answer.error_code)
     return [
-        (each.committed_offset, ErrorCode(each.error_code)) for each in answer.topics[0].partitions
+        (partition.committed_offset, ErrorCode(partition.error_code))
+        for partition in answer.topics[0].partitions
     ]
 
 

@@ -122,20 +122,20 @@ class Replicated(Cluster):
     def able(self) -> list[int]:
         """The brokers that are running and awake."""
         return [
-            each
-            for each, broker in self._brokers.items()
+            broker_id
+            for broker_id, broker in self._brokers.items()
             if broker.process.is_running() and not broker.process.is_paused
         ]
 
     def metadata(self, broker_id: int, *topics: str) -> Any:
         """One broker's Metadata, of these topics or of all."""
-        named = [MetadataRequestTopic(name=each) for each in topics] if topics else None
+        named = [MetadataRequestTopic(name=topic) for topic in topics] if topics else None
         request = MetadataRequest(topics=named, allow_auto_topic_creation=False)
         return self.ask(broker_id, request)
 
     def partitions(self, broker_id: int, topic: str) -> dict[int, MetadataResponsePartition]:
         (found,) = self.metadata(broker_id, topic).topics
-        return {each.partition_index: each for each in found.partitions}
+        return {partition.partition_index: partition for partition in found.partitions}
 
     def partition(self, topic: str, index: int = 0, broker_id: int = 0) -> Any:
         """A partition as one broker knows it: the given one, or any that is awake."""
@@ -143,7 +143,10 @@ class Replicated(Cluster):
 
     def isrs(self, topic: str, index: int = 0) -> dict[int, list[int]]:
         """The ISR as each broker that is awake knows it."""
-        return {each: sorted(self.partition(topic, index, each).isr_nodes) for each in self.able()}
+        return {
+            broker_id: sorted(self.partition(topic, index, broker_id).isr_nodes)
+            for broker_id in self.able()
+        }
 
     def all_say_isr(self, topic: str, isr: Iterable[int], index: int = 0) -> bool:
         return all(found == sorted(isr) for found in self.isrs(topic, index).values())
@@ -154,7 +157,9 @@ class Replicated(Cluster):
 
         def look() -> int:
             try:
-                found = {self.partition(topic, index, each).leader_id for each in self.able()}
+                found = {
+                    self.partition(topic, index, broker_id).leader_id for broker_id in self.able()
+                }
             except (ConnectionFailed, KeyError):
                 return 0
             return found.pop() if len(found) == 1 and not found & unwanted else 0
@@ -163,7 +168,9 @@ class Replicated(Cluster):
 
     def followers(self, topic: str, index: int = 0) -> list[int]:
         found = self.partition(topic, index)
-        return [each for each in found.replica_nodes if each != found.leader_id]
+        return [
+            replica_node for replica_node in found.replica_nodes if replica_node != found.leader_id
+        ]
 
     # -- telling ---------------------------------------------------------------------------
 
@@ -206,7 +213,7 @@ class Replicated(Cluster):
     def _create(self, topic: CreatableTopic) -> None:
         request = CreateTopicsRequest(topics=[topic], timeout_ms=10_000)
         (result,) = self.ask_controller(
-            request, lambda answer: [each.error_code for each in answer.topics]
+            request, lambda answer: [topic.error_code for topic in answer.topics]
         ).topics
         assert result.error_code == 0, (ErrorCode(result.error_code), result.error_message)
 
@@ -214,7 +221,7 @@ class Replicated(Cluster):
         state = DeleteTopicState(name=name, topic_id=NO_UUID)
         request = DeleteTopicsRequest(topics=[state], timeout_ms=10_000)
         (result,) = self.ask_controller(
-            request, lambda answer: [each.error_code for each in answer.responses]
+            request, lambda answer: [response.error_code for response in answer.responses]
         ).responses
         assert result.error_code == 0, ErrorCode(result.error_code)
 
@@ -248,7 +255,7 @@ class Replicated(Cluster):
             resource_type=kind, resource_name=resource, configuration_keys=list(names)
         )
         (result,) = self.ask(broker_id, DescribeConfigsRequest(resources=[wanted])).results
-        return {each.name: each.value for each in result.configs}
+        return {config.name: config.value for config in result.configs}
 
     def reassign(self, topic: str, replicas: Iterable[int] | None, index: int = 0) -> ErrorCode:
         """Begin to move a partition, or with None stop moving it."""
@@ -266,9 +273,9 @@ class Replicated(Cluster):
         answer = self.ask_controller(request, lambda answer: [answer.error_code])
         assert answer.error_code == 0, ErrorCode(answer.error_code)
         return {
-            (topic.name, each.partition_index): each
+            (topic.name, partition.partition_index): partition
             for topic in answer.topics
-            for each in topic.partitions
+            for partition in topic.partitions
         }
 
     def elect(self, topic: str, index: int = 0, kind: int = PREFERRED) -> ErrorCode:
@@ -287,7 +294,10 @@ class Replicated(Cluster):
         found = self.partition(topic, index)
         if found.leader_id == leader:
             return
-        replicas = [leader, *(each for each in found.replica_nodes if each != leader)]
+        replicas = [
+            leader,
+            *(replica_node for replica_node in found.replica_nodes if replica_node != leader),
+        ]
         assert self.reassign(topic, replicas, index) is ErrorCode.NONE
         eventually(lambda: self.partition(topic, index).replica_nodes == replicas)
         assert self.elect(topic, index) in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED)
@@ -332,25 +342,32 @@ class Replicated(Cluster):
                 answer = self.metadata(broker_id)
             except (ConnectionFailed, KafkaError) as error:
                 return f"broker {broker_id}: {error}"
-            if sorted(each.node_id for each in answer.brokers) != self.brokers:
-                return f"broker {broker_id} knows {[each.node_id for each in answer.brokers]}"
+            if sorted(broker.node_id for broker in answer.brokers) != self.brokers:
+                return f"broker {broker_id} knows {[broker.node_id for broker in answer.brokers]}"
             for topic in answer.topics:
-                for each in topic.partitions:
-                    if each.leader_id < 0 or set(each.isr_nodes) != set(each.replica_nodes):
-                        return f"broker {broker_id}: {topic.name} {each}"
+                for partition in topic.partitions:
+                    if partition.leader_id < 0 or set(partition.isr_nodes) != set(
+                        partition.replica_nodes
+                    ):
+                        return f"broker {broker_id}: {topic.name} {partition}"
             pictures[broker_id] = (
                 answer.controller_id,
                 sorted(
-                    (topic.name, each.partition_index, each.leader_id, each.leader_epoch)
+                    (
+                        topic.name,
+                        partition.partition_index,
+                        partition.leader_id,
+                        partition.leader_epoch,
+                    )
                     for topic in answer.topics
-                    for each in topic.partitions
+                    for partition in topic.partitions
                 ),
             )
         first = pictures[self.brokers[0]]
-        different = [each for each, found in pictures.items() if found != first]
+        different = [picture for picture, found in pictures.items() if found != first]
         return f"brokers {different} differ from broker {self.brokers[0]}" if different else ""
 
-    def check_nobody_stumbled(self) -> None:
+    def check_brokers_failed_at_nothing(self) -> None:
         """What a broker did not expect is a bug, even if all clients recovered from it."""
         for broker_id in self.brokers:
             said = self.log(broker_id)
@@ -372,13 +389,15 @@ class Replicated(Cluster):
         for segment in sorted(self.folder(broker_id, topic, index).glob("*.log")):
             for item in dump(segment):
                 assert isinstance(item, DumpedBatch), item
-                found += [each.value for each in item.records()]
+                found += [record.value for record in item.records()]
         return found
 
     def check_equal_logs(self, topic: str, index: int = 0) -> None:
         """All replicas have the same bytes, and these are whole."""
         replicas = sorted(self.partition(topic, index).replica_nodes)
-        eventually(lambda: len({self.log_bytes(each, topic, index) for each in replicas}) == 1)
+        eventually(
+            lambda: len({self.log_bytes(replica, topic, index) for replica in replicas}) == 1
+        )
         for segment in self.folder(replicas[0], topic, index).glob("*.log"):
             for item in dump(segment):
                 assert not isinstance(item, Damage), item
@@ -388,7 +407,7 @@ class Replicated(Cluster):
     def check_equal_answers(self, topic: str, index: int = 0) -> None:
         """All replicas serve the same bytes, from the first offset to the high watermark."""
         replicas = sorted(self.partition(topic, index).replica_nodes)
-        eventually(lambda: len({self.served(each, topic, index) for each in replicas}) == 1)
+        eventually(lambda: len({self.served(replica, topic, index) for replica in replicas}) == 1)
 
     def served(self, broker_id: int, topic: str, index: int = 0) -> bytes:
         """What a consumer that was sent to this replica is given."""
@@ -448,9 +467,9 @@ def fetch(
 def values_of(records: Any) -> list[bytes | None]:
     data = bytes(records or b"")
     return [
-        each.value
+        record.value
         for at, header in batch.batches(data)
-        for each in batch.records(data[at : at + header.size])
+        for record in batch.records(data[at : at + header.size])
     ]
 
 
@@ -475,7 +494,7 @@ def segments_in(folder: Path) -> bytes:
     """A log's segments one after the other."""
     while True:
         try:
-            return b"".join(each.read_bytes() for each in sorted(folder.glob("*.log")))
+            return b"".join(file.read_bytes() for file in sorted(folder.glob("*.log")))
         except FileNotFoundError:
             # Cleaned or deleted by the broker between the listing and the reading.
             assert folder.exists(), folder

@@ -164,8 +164,8 @@ def test_the_address_told_is_the_one_the_client_came_by(broker, client):
     for host in ("127.0.0.1", "localhost"):
         assert client.cluster(f"{host}:{port}")[1] == [1]
     told = {
-        each.host
-        for each in confluent.admin(f"127.0.0.1:{port}").list_topics(timeout=10).brokers.values()
+        broker.host
+        for broker in confluent.admin(f"127.0.0.1:{port}").list_topics(timeout=10).brokers.values()
     }
     assert told == {"127.0.0.1"}
 
@@ -228,10 +228,10 @@ def test_every_log_is_found_in_the_log_directory(broker, topic):
     with kafka_python.admin(broker.bootstrap) as admin:
         (found,) = admin.describe_log_dirs()
     sizes = {
-        (each["name"], partition["partition_index"]): partition["partition_size"]
+        (topic["name"], partition["partition_index"]): partition["partition_size"]
         for directory in found["log_dirs"]
-        for each in directory["topics"]
-        for partition in each["partitions"]
+        for topic in directory["topics"]
+        for partition in topic["partitions"]
     }
     (segment,) = (broker.data() / f"{topic}-0").glob("*.log")
     assert sizes[topic, 0] == segment.stat().st_size > 1000

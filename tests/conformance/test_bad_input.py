@@ -107,7 +107,7 @@ def bystander(victim, victims_topic, old_connection):
     for raw in (old_connection, Raw(victim)):
         answer = raw.ask(everything, 9)
         assert answer is not None, victim.log()
-        names = [each.name for each in answer.topics if not each.is_internal]
+        names = [topic.name for topic in answer.topics if not topic.is_internal]
         assert names == [victims_topic]
         (kept,) = fetch_offsets(raw, "standing", None).values()
         assert (kept.committed_offset, kept.metadata) == (2, "a note")
@@ -181,7 +181,7 @@ def test_garbage_behind_a_proper_header_is_turned_away(victim):
 
 
 @pytest.mark.parametrize("sent", [1, 3, 4, 5, 17])
-def test_half_a_frame_and_then_nothing_harms_nobody(victim, sent):
+def test_half_a_frame_and_then_nothing_harms_no_other_client(victim, sent):
     whole = encode_request(ApiVersionsRequest(), 3, 7, "raw")
     with Raw(victim) as raw:
         raw.send(whole[:sent])
@@ -252,7 +252,10 @@ def test_api_versions_that_is_too_new_is_answered_with_what_is_known(victim, ver
         assert answer[:4] == struct.pack(">i", 7)
         found = decode(ApiVersionsResponse, answer[4:], 0)
         assert found.error_code == ErrorCode.UNSUPPORTED_VERSION
-        ranges = {each.api_key: (each.min_version, each.max_version) for each in found.api_keys}
+        ranges = {
+            api_key.api_key: (api_key.min_version, api_key.max_version)
+            for api_key in found.api_keys
+        }
         assert ranges[18] == (0, 4)
         # The connection goes on with a version that is known.
         assert raw.ask(NAMED, 3).error_code == 0
@@ -262,7 +265,9 @@ def test_api_versions_that_is_too_new_is_answered_with_what_is_known(victim, ver
 def test_api_versions_is_the_same_in_every_version(victim, version):
     with Raw(victim) as raw:
         answer = raw.ask(NAMED, version)
-    ranges = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
+    ranges = {
+        api_key.api_key: (api_key.min_version, api_key.max_version) for api_key in answer.api_keys
+    }
     assert ranges == advertised(victim)
 
 
@@ -515,7 +520,7 @@ def test_a_batch_larger_than_the_topic_allows_is_refused(victim):
     assert refused(victim, batch.build(rows)) == ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_what_is_wrong_is_not_written_even_when_nobody_waits_for_an_answer(victim):
+def test_bad_records_are_not_written_with_acks_0_either(victim):
     with Raw(victim) as raw:
         request = produce_request("standing", changed(70, b"!", with_crc=False), acks=0)
         raw.send(encode_request(request, 9, 7, "raw"))
@@ -523,7 +528,7 @@ def test_what_is_wrong_is_not_written_even_when_nobody_waits_for_an_answer(victi
         raw.receive()
 
 
-def test_a_batch_of_a_transaction_that_nobody_knows_is_refused(victim):
+def test_a_batch_of_an_unknown_transaction_is_refused(victim):
     records = good_batch(producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
     with Raw(victim) as raw:
         answer = raw.ask(produce_request("standing", records, transactional_id="t"), 9)

@@ -56,7 +56,7 @@ def test_a_topic_is_created_listed_described_and_deleted(run):
     assert listed[name]["partitions"] == 3
     (described,) = run("topic", "describe", name, "-o", "json").json
     assert described["config"] == {"retention.ms": "1000"}
-    assert [each["leader"] for each in described["partitions"]] == [1, 1, 1]
+    assert [partition["leader"] for partition in described["partitions"]] == [1, 1, 1]
     would = run("topic", "delete", name, "--dry-run", "-o", "json")
     assert would.json[0]["result"] == "would be deleted"
     assert run("topic", "delete", name).code == 0
@@ -369,7 +369,15 @@ def test_latency_end_to_end(run, broker):
     assert (found["records"], found["failed"], found["unconsumed"]) == (200, 0, 0)
     assert 0 < found["latency_p50_ms"] <= found["latency_p99_ms"] <= found["latency_max_ms"]
     assert found["latency_p999_ms"] is None
-    assert [each["percent"] for each in found["percentiles"]] == [10, 25, 50, 75, 90, 95, 99]
+    assert [percentile["percent"] for percentile in found["percentiles"]] == [
+        10,
+        25,
+        50,
+        75,
+        90,
+        95,
+        99,
+    ]
     lines = run(*short, "--acks", "1", "--percentiles").lines
     assert any(line.split() == ["PERCENT", "MS"] for line in lines)
 
@@ -394,7 +402,7 @@ SHORT = ("--rounds", "1", "--seconds", "0.2", "--mb", "1", "--rate", "500", "-p"
 
 
 def perf_topics(run):
-    return [each for each in run("topic", "list").lines if each.startswith("hightide-perf-")]
+    return [line for line in run("topic", "list").lines if line.startswith("hightide-perf-")]
 
 
 @pytest.mark.extended
@@ -402,11 +410,13 @@ def test_a_cluster_is_measured_on_a_topic_that_does_not_stay(run):
     found = run("perf", "run", *SHORT, "-z", "lz4", "-o", "json").json
     assert (found["partitions"], found["replication_factor"]) == (2, 1)
     assert found["not_shown"]
-    measured = {each["measurement"] for each in found["figures"]}
+    measured = {figure["measurement"] for figure in found["figures"]}
     for what in ("produce, 1 MB batches, acks=1", "consume, 64 KB batches, lz4"):
         assert what in measured
-    assert {each["figure"] for each in found["figures"]} >= {"MB/s", "requests/s", "p99 ms"}
-    assert all(each["lowest"] <= each["median"] <= each["highest"] for each in found["figures"])
+    assert {figure["figure"] for figure in found["figures"]} >= {"MB/s", "requests/s", "p99 ms"}
+    assert all(
+        figure["lowest"] <= figure["median"] <= figure["highest"] for figure in found["figures"]
+    )
     assert not perf_topics(run)
 
 
@@ -442,7 +452,7 @@ def test_the_topic_is_deleted_even_if_the_measurement_is_broken_off(run, broker,
 
 def holds_records(run, topic):
     (found,) = run("topic", "describe", topic, "-o", "json").json
-    return any(each["end_offset"] for each in found["partitions"])
+    return any(partition["end_offset"] for partition in found["partitions"])
 
 
 # -- files -------------------------------------------------------------------------------------

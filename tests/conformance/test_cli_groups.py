@@ -70,8 +70,8 @@ def resumes_at(cluster, group, topic, count):
     """The first offset that a new member is given in each partition."""
     with ConfluentMember(cluster.bootstrap, group, [topic]) as member:
         found = {}
-        for each in member.read(count):
-            found.setdefault(each.partition, each.offset)
+        for record in member.read(count):
+            found.setdefault(record.partition, record.offset)
     return found
 
 
@@ -114,7 +114,7 @@ def test_the_newer_protocol_is_described_too(group_broker, run, group, topic):
         assert group in run("group", "list", "--type", "consumer").out
         lag = lag_of(run, group)
         assert (lag["lag_records"], lag["members"]) == (0, 1)
-        assert {each["owner"] for each in lag["partitions"]} == {shown["member"]}
+        assert {partition["owner"] for partition in lag["partitions"]} == {shown["member"]}
 
 
 def test_the_reason_of_the_last_rebalance_follows_who_comes_and_goes(
@@ -134,7 +134,7 @@ def test_the_reason_of_the_last_rebalance_follows_who_comes_and_goes(
             page = run("group", "describe", group).out
             assert "last rebalance" in page
             assert "desk" in page
-            assert [each["instance_id"] for each in after["members"]].count("desk") == 1
+            assert [member["instance_id"] for member in after["members"]].count("desk") == 1
 
 
 def test_lag_is_told_in_records_and_in_seconds(group_broker, run, group, topic):
@@ -143,7 +143,9 @@ def test_lag_is_told_in_records_and_in_seconds(group_broker, run, group, topic):
         member.commit()
         whole = lag_of(run, group)
         assert (whole["lag_records"], whole["lag_seconds"]) == (0, 0)
-        assert [each["committed_offset"] for each in whole["partitions"]] == [10] * PARTITIONS
+        assert [partition["committed_offset"] for partition in whole["partitions"]] == [
+            10
+        ] * PARTITIONS
         write(group_broker, topic, 4, ago_s=50, partitions=[1])
         write(group_broker, topic, 4, ago_s=5, partitions=[1])
         behind = lag_of(run, group)
@@ -222,7 +224,7 @@ def test_a_consumer_goes_on_from_where_its_group_was_set(group_broker, run, grou
     write(group_broker, topic, 2, ago_s=20)
 
     def offsets():
-        return [each["committed_offset"] for each in lag_of(run, group)["partitions"]]
+        return [partition["committed_offset"] for partition in lag_of(run, group)["partitions"]]
 
     would = run("group", "reset", group, "--shift", "-4", "--dry-run", "-o", "json").json
     assert [(row["before"], row["after"], row["moved"]) for row in would] == [(10, 6, -4)] * 3
@@ -274,7 +276,10 @@ def test_consuming_as_a_member_goes_on_where_the_group_left_off(group_broker, ru
 
     first = consumed("-n", "7")
     assert len(first) == 7
-    assert sum(each["committed_offset"] or 0 for each in lag_of(run, group)["partitions"]) == 7
+    assert (
+        sum(partition["committed_offset"] or 0 for partition in lag_of(run, group)["partitions"])
+        == 7
+    )
     rest = consumed()
     assert sorted(first + rest) == [f"{at}/{offset}" for at in range(3) for offset in range(10)]
     assert consumed() == []

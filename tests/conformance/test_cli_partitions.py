@@ -32,10 +32,10 @@ def run(three, capfd, monkeypatch):
     """Run a command in this process, which is faster than a process for each."""
 
     def command(*arguments):
-        able = ",".join(f"127.0.0.1:{three.port(each)}" for each in three.able())
+        able = ",".join(f"127.0.0.1:{three.port(broker_id)}" for broker_id in three.able())
         monkeypatch.setenv("HIGHTIDE_BOOTSTRAP", able)
         capfd.readouterr()
-        code = main([str(each) for each in arguments])
+        code = main([str(argument) for argument in arguments])
         said = capfd.readouterr()
         assert "Traceback" not in said.err
         return Done(code, said.out, said.err)
@@ -49,7 +49,7 @@ def shown(run, topic, index=0):
 
 
 def states(found):
-    return {each["replica"]: each for each in found["replica_states"]}
+    return {replica["replica"]: replica for replica in found["replica_states"]}
 
 
 def listed(run, *options):
@@ -71,10 +71,14 @@ def test_a_partition_in_sync_is_shown_with_its_replicas(three, run):
         [],
     )
     assert (sorted(found["isr"]), found["min_isr"]) == ([1, 2, 3], 2)
-    assert {each["role"] for each in found["replica_states"]} == {"leader", "follower"}
-    assert [each["lag_records"] for each in found["replica_states"]] == [0, 0, 0]
-    assert [each["lag_ms"] for each in found["replica_states"]] == [0, 0, 0]
-    assert [each["why"] for each in found["replica_states"]] == ["leads", "in sync", "in sync"]
+    assert {replica["role"] for replica in found["replica_states"]} == {"leader", "follower"}
+    assert [replica["lag_records"] for replica in found["replica_states"]] == [0, 0, 0]
+    assert [replica["lag_ms"] for replica in found["replica_states"]] == [0, 0, 0]
+    assert [replica["why"] for replica in found["replica_states"]] == [
+        "leads",
+        "in sync",
+        "in sync",
+    ]
     page = run("partition", "show", topic).out
     assert f"{topic}/0\nleader    2 (epoch {found['leader_epoch']})\nAR        2,1,3\n" in page
     assert page.count("=|\n") == 3
@@ -82,8 +86,8 @@ def test_a_partition_in_sync_is_shown_with_its_replicas(three, run):
 
 def all_have(run, topic, end_offset):
     return all(
-        (each["end_offset"], each["high_watermark"]) == (end_offset, end_offset)
-        for each in shown(run, topic)["replica_states"]
+        (replica["end_offset"], replica["high_watermark"]) == (end_offset, end_offset)
+        for replica in shown(run, topic)["replica_states"]
     )
 
 
@@ -146,7 +150,7 @@ def test_a_broker_that_is_gone_is_seen_everywhere(three, run):
     found = run("cluster", "health", "-o", "json")
     assert (found.code, found.json["healthy"], found.json["offline"]) == (3, False, 1)
     (third,) = [
-        each for each in run("cluster", "info", "-o", "json").json["nodes"] if each["id"] == 3
+        node for node in run("cluster", "info", "-o", "json").json["nodes"] if node["id"] == 3
     ]
     assert (third["alive"], third["leads"], third["in_sync"]) == (False, 0, 0)
     three.heal()
@@ -277,7 +281,7 @@ def test_a_move_under_way_is_listed_and_called_off(three, run):
     assert (late.code, "still in progress after 0.2 s" in late.err) == (1, True)
     assert run("partition", "reassign", topic, "--cancel", "--dry-run").code == 0
     called_off = run("partition", "reassign", topic, "--cancel", "-o", "json").json
-    assert [(each["to"], each["result"]) for each in called_off] == [([1], "cancelled")]
+    assert [(move["to"], move["result"]) for move in called_off] == [([1], "cancelled")]
     assert eventually(lambda: shown(run, topic)["replicas"] == [1])
     assert throttles(run, topic) == set()
     assert run("partition", "reassign", "--list").err == "No reassignment is in progress.\n"

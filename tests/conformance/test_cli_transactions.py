@@ -99,7 +99,7 @@ def test_aborting_an_id_ends_its_transaction_and_fences_its_producer(transacting
     assert committed(run, topic) == ["kept"]
 
 
-def test_one_partition_of_a_transaction_that_somebody_has_is_not_aborted(
+def test_one_partition_of_a_transaction_with_a_live_producer_is_not_aborted(
     transacting, run, name, topic
 ):
     producer = producing(transacting, name, topic, b"kept")

@@ -189,7 +189,7 @@ def test_settings_reach_the_broker():
 
 
 def test_a_broker_can_have_settings_of_its_own():
-    racks = {each: {"broker.rack": f"rack-{each}"} for each in (1, 2)}
+    racks = {broker_id: {"broker.rack": f"rack-{broker_id}"} for broker_id in (1, 2)}
 
     async def nodes(bootstrap):
         async with Admin(bootstrap) as admin:
@@ -254,7 +254,7 @@ def test_a_broker_outlives_the_thread_that_started_it():
 def inner_pytest(pytester, monkeypatch):
     """Run a small suite with the plugin, whether it is installed or only on the path."""
     monkeypatch.setenv("PYTHONPATH", environment().get("PYTHONPATH", ""))
-    installed = any(each.value == PLUGIN for each in entry_points(group="pytest11"))
+    installed = any(entry.value == PLUGIN for entry in entry_points(group="pytest11"))
     options = ["-q"] if installed else ["-q", "-p", PLUGIN]
     return lambda: pytester.runpytest_subprocess(*options)
 
@@ -370,9 +370,9 @@ def up(tmp_path):
         return started[-1]
 
     yield start
-    for each in started:
-        if each.process.poll() is None:
-            each.end(signal.SIGKILL)
+    for cluster in started:
+        if cluster.process.poll() is None:
+            cluster.end(signal.SIGKILL)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -39,7 +39,7 @@ def kinds(rows, end=10):
     history = GroupHistory()
     for at_s, member, kind, generation, offsets in rows:
         history.note(Event(at_s, member, kind, generation or -1, offsets, begun_s=at_s - 0.5))
-    return {each.kind for each in history.anomalies({P: end})}
+    return {anomaly.kind for anomaly in history.anomalies({P: end})}
 
 
 def changed(at, row):
@@ -93,9 +93,9 @@ def generation(number, *shares):
             client_host="",
             session_timeout=1,
             subscription=b"",
-            assignment=share(*each),
+            assignment=share(*partitions),
         )
-        for at, each in enumerate(shares)
+        for at, partitions in enumerate(shares)
     ]
     value = GroupMetadataValue(
         protocol_type="consumer", generation=number, protocol="range", leader="0", members=members

@@ -98,7 +98,7 @@ def working(cluster, group, topic, count=RECORDS):
 def test_a_group_goes_on_where_it_stopped(group_broker, group, topic, kind):
     with kind(group_broker.bootstrap, group, [topic]) as member:
         found = member.read(PARTITIONS * RECORDS)
-        assert {(each.place, each.offset) for each in found} == {
+        assert {(record.place, record.offset) for record in found} == {
             (place, offset) for place, end in ends_of(topic).items() for offset in range(end)
         }
         member.commit()
@@ -106,7 +106,7 @@ def test_a_group_goes_on_where_it_stopped(group_broker, group, topic, kind):
     write_more(group_broker, topic, 3)
     with kind(group_broker.bootstrap, group, [topic]) as member:
         found = member.read(PARTITIONS * 3)
-    assert {each.offset for each in found} == {RECORDS, RECORDS + 1, RECORDS + 2}
+    assert {record.offset for record in found} == {RECORDS, RECORDS + 1, RECORDS + 2}
 
 
 @everyone
@@ -116,7 +116,7 @@ def test_what_is_not_committed_is_read_again(group_broker, group, topic, kind):
         member.commit({(topic, 1): 20}, "as far as this")
     with kind(group_broker.bootstrap, group, [topic]) as member:
         found = member.read(PARTITIONS * RECORDS - 20)
-        assert min(each.offset for each in found if each.place == (topic, 1)) == 20
+        assert min(record.offset for record in found if record.place == (topic, 1)) == 20
     with Raw(group_broker) as raw:
         ((place, kept),) = fetch_offsets(raw, group, None).items()
     assert (place, kept.committed_offset) == ((topic, 1), 20)
@@ -135,7 +135,7 @@ def test_offsets_are_committed_by_themselves(group_broker, group, topic, kind):
 @everyone
 def test_a_new_group_begins_where_it_wants_to(group_broker, topic, kind):
     with kind(group_broker.bootstrap, new_group(), [topic], reset="earliest") as member:
-        assert min(each.offset for each in member.read(1)) == 0
+        assert min(record.offset for record in member.read(1)) == 0
     with kind(group_broker.bootstrap, new_group(), [topic], reset="latest") as member:
         assert member.join() == []
         # It has its place when it has asked for the end.
@@ -197,9 +197,9 @@ def test_partitions_are_shared_out_and_taken_over(group_broker, group, topic, ki
     if assignor == "cooperative-sticky":
         # It kept what was not to be another's.
         given_back = [
-            each.offsets
-            for each in crew.history.events
-            if (each.member, each.kind) == ("one", "revoked")
+            event.offsets
+            for event in crew.history.events
+            if (event.member, event.kind) == ("one", "revoked")
         ]
         assert len(given_back[0]) == 2
 
@@ -247,7 +247,7 @@ def test_a_member_that_does_not_poll_leaves(group_broker, group, topic):
         other.join(4)
         # The first hears of it with its next poll, and comes back.
         together(busy, other)
-        assert [each.name() for each in busy.errors] == ["_MAX_POLL_EXCEEDED"]
+        assert [error.name() for error in busy.errors] == ["_MAX_POLL_EXCEEDED"]
 
 
 def together(one, two):

@@ -67,7 +67,7 @@ def test_groups_are_listed_and_described(group_broker, raw, group, topic, client
 
 
 @pytest.mark.needs("groups")
-def test_a_group_that_nobody_knows_is_dead(group_broker, client):
+def test_an_unknown_group_is_dead(group_broker, client):
     assert client.describe_group(group_broker.bootstrap, new_group()) == ("dead", {})
 
 
@@ -111,7 +111,7 @@ def test_unknown_states_and_kinds_are_those_of_no_group(raw, member):
 def test_every_version_describes_groups(raw, topic, member, version):
     unknown = new_group()
     request = DescribeGroupsRequest(groups=[member.group, unknown])
-    answered = {each.group_id: each for each in raw.ask(request, version).groups}
+    answered = {group.group_id: group for group in raw.ask(request, version).groups}
     known, other = answered[member.group], answered[unknown]
     assert (known.error_code, known.group_state) == (0, "Stable")
     assert (known.protocol_type, known.protocol_data) == ("consumer", "range")
@@ -184,7 +184,9 @@ def test_offsets_of_a_group_with_members_cannot_be_changed(
 
 
 @pytest.mark.needs("group-offset-deletion")
-def test_offsets_are_deleted_unless_somebody_reads_there(group_broker, raw, group, topic, client):
+def test_offsets_are_deleted_unless_a_member_subscribes_to_the_topic(
+    group_broker, raw, group, topic, client
+):
     commit(raw, group, {(topic, 0): 3, (topic, 1): 4})
     client.delete_group_offsets(group_broker.bootstrap, group, [(topic, 0)])
     assert offsets_of(raw, group) == {(topic, 1): 4}

@@ -81,9 +81,9 @@ def newer(cluster, group, *topics, **settings):
 def poll_until(condition, *members):
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
-        assert time.monotonic() < deadline, [each.assignment() for each in members]
-        for each in members:
-            each.poll(0.05)
+        assert time.monotonic() < deadline, [member.assignment() for member in members]
+        for member in members:
+            member.poll(0.05)
 
 
 def described(raw, group, version=1):
@@ -97,7 +97,7 @@ def described(raw, group, version=1):
 def test_a_group_goes_on_where_it_stopped(group_broker, raw, group, topic):
     with newer(group_broker, group, topic) as member:
         found = member.read(PARTITIONS * RECORDS)
-        assert {(each.place, each.offset) for each in found} == {
+        assert {(record.place, record.offset) for record in found} == {
             (place, offset) for place, end in ends_of(topic).items() for offset in range(end)
         }
         member.commit()
@@ -107,7 +107,7 @@ def test_a_group_goes_on_where_it_stopped(group_broker, raw, group, topic):
     write_more(group_broker, topic, 3)
     with newer(group_broker, group, topic) as member:
         found = member.read(PARTITIONS * 3)
-    assert {each.offset for each in found} == {RECORDS, RECORDS + 1, RECORDS + 2}
+    assert {record.offset for record in found} == {RECORDS, RECORDS + 1, RECORDS + 2}
 
 
 @pytest.mark.parametrize("assignor", ["uniform", "range"])
@@ -270,9 +270,9 @@ def topic_id(raw, topic):
 
 def shares(answer):
     return {
-        (each.topic_id, index)
-        for each in answer.assignment.topic_partitions
-        for index in each.partitions
+        (topic_partition.topic_id, index)
+        for topic_partition in answer.assignment.topic_partitions
+        for index in topic_partition.partitions
     }
 
 
@@ -295,7 +295,9 @@ def test_a_member_lives_in_every_version(raw, group, topic, version):
     (member,) = found.members
     assert (member.member_id, member.member_epoch) == (member_id, 1)
     assert member.subscribed_topic_names == [topic]
-    assert {each.topic_name for each in member.assignment.topic_partitions} == {topic}
+    assert {
+        topic_partition.topic_name for topic_partition in member.assignment.topic_partitions
+    } == {topic}
     offsets = {(topic, 0): 7}
     assert commit(raw, group, offsets, generation=1, member_id=member_id) == [ErrorCode.NONE]
     kept = fetch_offsets(raw, group, [(topic, 0)], 9, member_id=member_id, member_epoch=1)
@@ -405,8 +407,8 @@ def test_members_are_removed_by_their_names(raw, group, topic, member):
     wanted = [("", "one"), ("", "another"), (member[0], None)]
     answer = leave(raw, group, wanted)
     # As they were asked for, and not as they are known: Java's admin client looks for that.
-    assert [(each.member_id, each.group_instance_id) for each in answer.members] == wanted
-    assert [ErrorCode(each.error_code) for each in answer.members] == [
+    assert [(member.member_id, member.group_instance_id) for member in answer.members] == wanted
+    assert [ErrorCode(member.error_code) for member in answer.members] == [
         ErrorCode.NONE,
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.NONE,

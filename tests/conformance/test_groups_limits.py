@@ -49,8 +49,8 @@ def raws(narrow):
     made = [Raw(narrow) for _ in range(3)]
     eventually(lambda: find(made[0], "any").error_code == 0)
     yield made
-    for each in made:
-        each.__exit__()
+    for member in made:
+        member.__exit__()
 
 
 def test_a_new_group_waits_for_more_members_and_takes_no_more_than_it_may(raws, topic):

@@ -64,12 +64,12 @@ def test_every_version_of_a_commit_is_kept(raw, group, topic, version):
 def test_every_version_of_a_fetch_tells_it(raw, group, topic, version):
     commit(raw, group, {(topic, 0): 7, (topic, 2): 0}, note="a note", epoch=0)
     found = fetch_offsets(raw, group, [(topic, 0), (topic, 1), (topic, 2)], version)
-    assert {place: each.committed_offset for place, each in found.items()} == {
+    assert {place: committed.committed_offset for place, committed in found.items()} == {
         (topic, 0): 7,
         (topic, 1): NO_OFFSET,
         (topic, 2): 0,
     }
-    assert {each.error_code for each in found.values()} == {0}
+    assert {committed.error_code for committed in found.values()} == {0}
     assert found[topic, 0].metadata == "a note"
     assert found[topic, 1].metadata == ""
     assert found[topic, 0].committed_leader_epoch == (0 if version >= 5 else -1)
@@ -79,7 +79,7 @@ def test_every_version_of_a_fetch_tells_it(raw, group, topic, version):
 def test_all_offsets_of_a_group_are_told_when_none_are_named(raw, group, topic, version):
     commit(raw, group, {(topic, 0): 7, (topic, 2): 9})
     found = fetch_offsets(raw, group, None, version)
-    assert {place: each.committed_offset for place, each in found.items()} == {
+    assert {place: committed.committed_offset for place, committed in found.items()} == {
         (topic, 0): 7,
         (topic, 2): 9,
     }
@@ -89,13 +89,13 @@ def test_all_offsets_of_a_group_are_told_when_none_are_named(raw, group, topic, 
 @pytest.mark.parametrize("version", [8, 9])
 def test_offsets_of_several_groups_are_told_at_once(raw, topic, version):
     groups = [new_group() for _ in range(5)]
-    for number, each in enumerate(groups):
-        commit(raw, each, {(topic, 0): number})
-    wanted = [fetch_group(each, {topic: [0]}) for each in groups[:-1]]
+    for number, group in enumerate(groups):
+        commit(raw, group, {(topic, 0): number})
+    wanted = [fetch_group(group, {topic: [0]}) for group in groups[:-1]]
     wanted += [fetch_group(groups[-1], None), fetch_group("unknown", {topic: [0]})]
     answer = raw.ask(OffsetFetchRequest(groups=wanted), version)
-    assert [each.group_id for each in answer.groups] == [*groups, "unknown"]
-    assert [each.topics[0].partitions[0].committed_offset for each in answer.groups] == [
+    assert [group.group_id for group in answer.groups] == [*groups, "unknown"]
+    assert [group.topics[0].partitions[0].committed_offset for group in answer.groups] == [
         *range(5),
         NO_OFFSET,
     ]
@@ -141,7 +141,7 @@ def test_a_commit_of_nothing_makes_no_group(raw, group):
     assert describe(raw, group).group_state == "Dead"
 
 
-def test_nobody_commits_as_a_member_of_a_group_without_members(raw, group, topic):
+def test_a_commit_as_a_member_of_a_group_without_members_is_refused(raw, group, topic):
     commit(raw, group, {(topic, 0): 7})
     offsets = {(topic, 0): 8}
     found = commit(raw, group, offsets, generation=1, member_id=STRANGER)
@@ -177,7 +177,7 @@ def test_offsets_of_what_does_not_exist_cannot_be_deleted(raw, group, topic):
     commit(raw, group, {(topic, 0): 7})
     answer = delete_offsets(raw, group, (topic, 9), ("no-such-topic", 0))
     assert answer.error_code == 0
-    assert {each.partitions[0].error_code for each in answer.topics} == {
+    assert {topic.partitions[0].error_code for topic in answer.topics} == {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     }
     assert offsets_of(raw, group) == {(topic, 0): 7}
@@ -195,7 +195,7 @@ def test_offsets_of_subscribed_topics_cannot_be_deleted(group_broker, raw, group
     assert member.commit({(topic, 0): 7}) == [ErrorCode.NONE]
     answer = delete_offsets(raw, group, (topic, 0), (other, 0))
     assert answer.error_code == 0
-    assert {each.name: ErrorCode(each.partitions[0].error_code) for each in answer.topics} == {
+    assert {topic.name: ErrorCode(topic.partitions[0].error_code) for topic in answer.topics} == {
         topic: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
         other: ErrorCode.NONE,
     }
@@ -236,17 +236,17 @@ def test_the_topic_of_offsets_holds_what_kafka_would_write(group_broker, raw, gr
     member.leave()
     found = eventually(
         lambda: [
-            each
-            for each in [written_for(group_broker.data(), group)]
-            if isinstance(each[-1].key, GroupMetadataKey) and not each[-1].value.members
+            written
+            for written in [written_for(group_broker.data(), group)]
+            if isinstance(written[-1].key, GroupMetadataKey) and not written[-1].value.members
         ]
     )[0]
     commits = [value for key, value in found if isinstance(key, OffsetCommitKey)]
-    assert [(each.offset, each.leader_epoch, each.metadata) for each in commits] == [
+    assert [(commit.offset, commit.leader_epoch, commit.metadata) for commit in commits] == [
         (7, 0, "a note")
     ]
     states = [value for key, value in found if isinstance(key, GroupMetadataKey)]
-    stable = next(each for each in states if each.members)
+    stable = next(state for state in states if state.members)
     assert (stable.generation, stable.protocol, stable.leader) == (1, "range", member.member_id)
     assert stable.members[0].member_id == member.member_id
     assert stable.members[0].assignment == share((topic, 0), (topic, 1))
@@ -264,5 +264,5 @@ def test_the_topic_of_offsets_is_compacted_and_can_be_read(group_broker, raw, gr
     index = partition_for(group, count)
     _, end = kafka_python.bounds(group_broker.bootstrap, name, index)
     found = kafka_python.read(group_broker.bootstrap, name, end, partition=index)
-    keys = [decode(each.key, each.value).key for each in found]
+    keys = [decode(partition.key, partition.value).key for partition in found]
     assert OffsetCommitKey(group=group, topic=topic, partition=0) in keys

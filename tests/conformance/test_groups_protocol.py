@@ -83,7 +83,7 @@ def test_a_member_lives_in_every_version(raw, topic, version):
     assert (found.error_code, found.node_id) == (0, 1)
     assert member.join(version) is ErrorCode.NONE
     assert (member.generation, member.is_leader) == (1, True)
-    assert [each.member_id for each in member.joined.members] == [member.member_id]
+    assert [peer.member_id for peer in member.joined.members] == [member.member_id]
     assert member.joined.protocol_name == "range"
     answer = member.sync({member.member_id: share((topic, 0))}, min(version, 5))
     assert (answer.error_code, answer.assignment) == (0, share((topic, 0)))
@@ -114,13 +114,13 @@ def test_older_members_are_let_in_at_once(raw, topic, version):
     assert answer.member_id
 
 
-def test_nobody_waits_longer_than_a_session_for_whom_an_id_was_given(raw, topic):
+def test_a_member_that_does_not_join_delays_the_group_for_a_session_at_most(raw, topic):
     group = new_group()
     late = RawMember(raw, group, (topic,), session_ms=500)
     late.member_id = raw.ask(late.join_request(), JOIN).member_id
     waiting = dataclasses.replace(late, member_id="", session_ms=30_000)
     assert waiting.join() is ErrorCode.NONE
-    assert [each.member_id for each in waiting.joined.members] == [waiting.member_id]
+    assert [member.member_id for member in waiting.joined.members] == [waiting.member_id]
     assert late.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
 
 
@@ -133,7 +133,7 @@ def test_a_second_member_begins_a_new_generation(pair, topic):
     assert first.heartbeat() is second.heartbeat() is ErrorCode.NONE
     assert state_of(first) == "Stable"
     found = describe(first.raw, first.group)
-    assert {each.member_id: each.member_assignment for each in found.members} == {
+    assert {member.member_id: member.member_assignment for member in found.members} == {
         first.member_id: share((topic, 0), (topic, 1)),
         second.member_id: share((topic, 2), (topic, 3)),
     }
@@ -160,7 +160,7 @@ def test_a_member_that_does_not_join_again_is_left_behind(raw, other, topic):
     quick = RawMember(other, group, (topic,), rebalance_ms=700)
     assert quick.join() is ErrorCode.NONE
     assert (quick.generation, quick.is_leader) == (2, True)
-    assert [each.member_id for each in quick.joined.members] == [quick.member_id]
+    assert [member.member_id for member in quick.joined.members] == [quick.member_id]
     assert slow.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
 
 
@@ -243,8 +243,8 @@ def test_static_members_are_removed_by_their_name(raw, other, topic):
     wanted = [("", "another"), ("", "one"), (STRANGER, None)]
     answer = leave(other, member.group, wanted)
     assert answer.error_code == 0
-    assert [(each.member_id, each.group_instance_id) for each in answer.members] == wanted
-    assert [ErrorCode(each.error_code) for each in answer.members] == [
+    assert [(member.member_id, member.group_instance_id) for member in answer.members] == wanted
+    assert [ErrorCode(member.error_code) for member in answer.members] == [
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.NONE,
         ErrorCode.UNKNOWN_MEMBER_ID,
@@ -262,7 +262,7 @@ def test_a_static_member_keeps_its_place_while_it_is_away(raw, other, topic):
 # -- what is refused -----------------------------------------------------------------------------
 
 
-def test_nobody_joins_a_group_without_a_name(raw, topic):
+def test_a_group_without_a_name_cannot_be_joined(raw, topic):
     assert RawMember(raw, "", (topic,)).join() is ErrorCode.INVALID_GROUP_ID
 
 
@@ -286,7 +286,7 @@ def test_an_unknown_member_cannot_join(raw, topic):
         {"protocols": ("roundrobin",)},
     ],
 )
-def test_a_member_that_nobody_could_work_with_is_not_let_in(raw, other, topic, wrong):
+def test_a_member_without_a_common_protocol_is_refused(raw, other, topic, wrong):
     member = RawMember(raw, new_group(), (topic,)).form((topic, 0))
     stranger = RawMember(other, member.group, (topic,), **wrong)
     assert stranger.join() is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -317,7 +317,7 @@ def test_another_generation_can_do_nothing(pair, topic, step):
 
 
 @pytest.mark.parametrize("generation", [-1, 2])
-def test_nobody_commits_for_a_group_that_has_members(pair, topic, generation):
+def test_a_client_that_is_no_member_cannot_commit_for_a_group_with_members(pair, topic, generation):
     first, _ = pair
     found = commit(first.raw, first.group, {(topic, 0): 5}, generation=generation)
     assert found == [ErrorCode.UNKNOWN_MEMBER_ID]
@@ -333,7 +333,7 @@ def test_shares_of_another_protocol_are_refused(raw, topic, wrong):
     assert member.sync({member.member_id: share((topic, 0))}).assignment == share((topic, 0))
 
 
-def test_members_of_a_group_that_nobody_knows_are_unknown(raw, topic):
+def test_members_of_an_unknown_group_are_unknown(raw, topic):
     member = RawMember(raw, new_group(), (topic,), member_id=STRANGER, generation=1)
     assert member.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
     assert ErrorCode(member.sync().error_code) is ErrorCode.UNKNOWN_MEMBER_ID
@@ -351,5 +351,7 @@ def test_a_coordinator_of_an_unknown_kind_is_not_looked_for(raw, kind):
 def test_several_coordinators_are_found_at_once(raw):
     names = [f"group-{number}" for number in range(20)]
     answer = raw.ask(FindCoordinatorRequest(coordinator_keys=names, key_type=0), 4)
-    assert [each.key for each in answer.coordinators] == names
-    assert {(each.error_code, each.node_id) for each in answer.coordinators} == {(0, 1)}
+    assert [coordinator.key for coordinator in answer.coordinators] == names
+    assert {
+        (coordinator.error_code, coordinator.node_id) for coordinator in answer.coordinators
+    } == {(0, 1)}

@@ -42,7 +42,7 @@ def read(history, records, name="reader"):
 
 
 def kinds(history, log):
-    return {each.kind for each in history.anomalies({WHERE: log})}
+    return {anomaly.kind for anomaly in history.anomalies({WHERE: log})}
 
 
 def test_a_log_that_has_everything_is_in_order(history):
@@ -71,12 +71,12 @@ def test_a_write_without_all_replicas_may_be_lost(history):
     history.checked({WHERE: log[:2]})
 
 
-def test_a_partition_that_nobody_showed_has_lost_everything(history):
+def test_a_partition_without_a_log_has_lost_everything(history):
     write(history, 1)
-    assert {each.kind for each in history.anomalies({})} == {"lost-write"}
+    assert {anomaly.kind for anomaly in history.anomalies({})} == {"lost-write"}
 
 
-def test_what_somebody_read_stays_even_if_it_could_be_lost(history):
+def test_what_was_read_stays_even_if_it_could_be_lost(history):
     log = write(history, 3, FAST)
     read(history, log)
     assert kinds(history, log[:2]) == {"inconsistent-offsets"}
@@ -132,7 +132,7 @@ def test_what_was_refused_is_not_written(history):
     assert kinds(history, [(0, send.value)]) == {"refused-write"}
 
 
-def test_what_nobody_sent_is_not_there(history):
+def test_what_was_never_sent_is_not_there(history):
     log = write(history, 1)
     assert kinds(history, [*log, (1, b"who?")]) == {"phantom"}
 

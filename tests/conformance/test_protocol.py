@@ -67,7 +67,7 @@ def values_of(records):
     found = []
     data = bytes(records or b"")
     for at, header in batch.batches(data):
-        found += [each.value for each in batch.records(data[at : at + header.size])]
+        found += [record.value for record in batch.records(data[at : at + header.size])]
     return found
 
 
@@ -134,7 +134,10 @@ def test_one_wrong_partition_does_not_spoil_the_others(broker, raw):
         ],
     )
     first, second = raw.ask(request, 9).responses
-    found = {each.index: each.error_code for each in first.partition_responses}
+    found = {
+        partition_response.index: partition_response.error_code
+        for partition_response in first.partition_responses
+    }
     assert found == {0: 0, 7: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 1: 0}
     assert second.partition_responses[0].error_code != 0
 
@@ -207,7 +210,7 @@ def test_repeats_are_recognised_after_a_kill():
             assert new_producer(raw)[0] != producer[0]
 
 
-def test_a_transactional_id_without_an_own_timeout_is_refused_by_whoever_is_asked(raw):
+def test_a_transactional_id_without_a_timeout_is_refused_by_every_broker(raw):
     request = InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=0)
     assert raw.ask(request, 4).error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
 
@@ -232,7 +235,7 @@ def test_every_version_of_fetch_reads(hundred, raw, version):
     found = fetched(raw.ask(request, version))
     assert (found.error_code, found.high_watermark) == (0, 100)
     # Whole batches are served, so it begins before what was asked for.
-    assert values_of(found.records) == [each.value for each in rows(70, 30)]
+    assert values_of(found.records) == [row.value for row in rows(70, 30)]
 
 
 def test_fetching_from_the_end_gives_nothing(hundred, raw):
@@ -343,7 +346,7 @@ def test_a_session_sends_only_what_changed(broker, raw):
     opened = ask(0, [wanted(first, 0), wanted(second, 0)])
     assert opened.error_code == 0
     assert opened.session_id > 0
-    assert {each.topic for each in opened.responses} == {first, second}
+    assert {response.topic for response in opened.responses} == {first, second}
     session = opened.session_id
 
     # The positions move on; nothing has changed since, so nothing is sent.
@@ -352,7 +355,7 @@ def test_a_session_sends_only_what_changed(broker, raw):
 
     write(raw, second, good_batch())
     changed = ask(2, session=session)
-    assert [each.topic for each in changed.responses] == [second]
+    assert [response.topic for response in changed.responses] == [second]
     assert values_of(fetched(changed).records) == [b"v0", b"v1", b"v2"]
 
     # A partition that was forgotten is not sent any more.
@@ -422,9 +425,9 @@ def test_no_topics_and_all_topics_are_told_apart(broker, hundred, raw):
     for version in range(1, 14):
         assert raw.ask(MetadataRequest(topics=[]), version).topics == []
         everything = raw.ask(MetadataRequest(topics=None), version).topics
-        assert hundred in {each.name for each in everything}
+        assert hundred in {topic.name for topic in everything}
     # Version 0 has no null, so an empty list stands for all.
-    assert hundred in {each.name for each in raw.ask(MetadataRequest(topics=[]), 0).topics}
+    assert hundred in {topic.name for topic in raw.ask(MetadataRequest(topics=[]), 0).topics}
 
 
 def test_a_topic_is_found_by_its_id(hundred, raw):
@@ -443,7 +446,7 @@ def test_asking_creates_a_topic_only_if_the_client_allows_it(raw):
     refused = raw.ask(MetadataRequest(topics=wanted, allow_auto_topic_creation=False), 9)
     assert refused.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     everything = raw.ask(MetadataRequest(topics=None), 9)
-    assert name not in {each.name for each in everything.topics}
+    assert name not in {topic.name for topic in everything.topics}
 
 
 def test_partitions_are_described_page_by_page(broker, raw):
@@ -456,9 +459,9 @@ def test_partitions_are_described_page_by_page(broker, raw):
         )
         answer = raw.ask(request, 0)
         page = [
-            (topic.name, each.partition_index)
+            (topic.name, partition.partition_index)
             for topic in answer.topics
-            for each in topic.partitions
+            for partition in topic.partitions
         ]
         assert len(page) <= 2
         seen += page
@@ -468,7 +471,7 @@ def test_partitions_are_described_page_by_page(broker, raw):
             topic_name=answer.next_cursor.topic_name,
             partition_index=answer.next_cursor.partition_index,
         )
-    sizes = {name: len([each for each in seen if each[0] == name]) for name in names}
+    sizes = {name: len([topic for topic in seen if topic[0] == name]) for name in names}
     assert len(seen) == len(set(seen)) == 7
     assert sorted(sizes.values()) == [3, 4]
 
@@ -494,17 +497,17 @@ def test_a_client_that_asks_for_much_and_reads_nothing_takes_no_memory(broker, t
 def test_many_connections_can_wait_at_once(broker, topic):
     connections = [Raw(broker) for _ in range(200)]
     request = fetch_request(topic, 0, 11, max_wait_ms=60_000)
-    for each in connections:
-        each.send(encode_request(request, 11, 5, "raw"))
+    for connection in connections:
+        connection.send(encode_request(request, 11, 5, "raw"))
     with Raw(broker) as raw:
         write(raw, topic, good_batch())
-    for each in connections:
-        _, answer = decode_response(FetchResponse, each.receive(), 11)
+    for connection in connections:
+        _, answer = decode_response(FetchResponse, connection.receive(), 11)
         assert len(values_of(fetched(answer).records)) == 3
-        each.__exit__()
+        connection.__exit__()
 
 
-def test_a_broker_stops_in_order_while_somebody_waits():
+def test_a_broker_stops_in_order_while_a_fetch_waits():
     with Cluster() as cluster:
         topic = cluster.create_topic()
         with Raw(cluster) as raw:

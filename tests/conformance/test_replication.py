@@ -90,13 +90,13 @@ def test_the_controller_resigns_again_and_again(three):
 def test_the_coordinator_is_killed(three):
     """Records are written and read while it is away; no broker dies when it returns."""
     with loaded(three) as load:
-        epochs = {each: three.partition(load.topic, each).leader_epoch for each in range(3)}
+        epochs = {index: three.partition(load.topic, index).leader_epoch for index in range(3)}
         three.kill_zookeeper()
         load.wait_for_acks()
         three.restart_zookeeper()
         load.wait_for_acks()
         three.heal()
-        after = {each: three.partition(load.topic, each).leader_epoch for each in range(3)}
+        after = {index: three.partition(load.topic, index).leader_epoch for index in range(3)}
         assert after == epochs
 
 
@@ -127,8 +127,8 @@ def test_a_leader_sleeps_through_its_session(three):
 def test_all_brokers_are_killed_at_once(three):
     """What a process had written is in the page cache: killing all of them loses nothing."""
     with loaded(three) as load:
-        for each in three.brokers:
-            three.kill(each)
+        for broker in three.brokers:
+            three.kill(broker)
         three.heal()
         load.wait_for_acks()
 
@@ -137,8 +137,8 @@ def test_all_brokers_are_killed_at_once(three):
 def test_brokers_and_coordinator_are_killed_at_once(three):
     with loaded(three) as load:
         three.kill_zookeeper()
-        for each in three.brokers:
-            three.kill(each)
+        for broker in three.brokers:
+            three.kill(broker)
         three.restart_zookeeper()
         three.heal()
         load.wait_for_acks()
@@ -149,9 +149,9 @@ def test_a_rolling_restart_stalls_no_partition(three, record_testsuite_property)
     """Every broker is stopped in order and started again; the others lead meanwhile."""
     with loaded(three) as load:
         since_s = time.monotonic()
-        for each in three.brokers:
-            assert three.terminate(each) == 0
-            three.restart(each)
+        for broker in three.brokers:
+            assert three.terminate(broker) == 0
+            three.restart(broker)
             three.heal()
         load.wait_for_acks()
         stalls = load.history.stalls_s(since_s)
@@ -182,6 +182,6 @@ def test_topics_come_and_go_under_load(three):
             name = three.create_topic(partitions=2)
             assert three.write(name, b"x") == 0
             three.delete_topic(name)
-            folders = [three.folder(each, name) for each in three.brokers]
-            eventually(lambda folders=folders: not any(each.exists() for each in folders))
+            folders = [three.folder(broker, name) for broker in three.brokers]
+            eventually(lambda folders=folders: not any(folder.exists() for folder in folders))
         load.wait_for_acks()

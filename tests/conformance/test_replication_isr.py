@@ -26,13 +26,13 @@ ALL = [1, 2, 3]
 
 @contextmanager
 def asleep(cluster, *broker_ids):
-    for each in broker_ids:
-        cluster.pause(each)
+    for broker_id in broker_ids:
+        cluster.pause(broker_id)
     try:
         yield
     finally:
-        for each in broker_ids:
-            cluster.resume(each)
+        for broker_id in broker_ids:
+            cluster.resume(broker_id)
 
 
 @pytest.fixture
@@ -99,7 +99,9 @@ def test_writes_of_one_connection_wait_together(racked, governed):
     with Raw(racked, leader) as raw:
         with asleep(racked, *racked.followers(topic)):
             raw.send(
-                b"".join(encode_request(each, 9, at, "raw") for at, each in enumerate(requests))
+                b"".join(
+                    encode_request(request, 9, at, "raw") for at, request in enumerate(requests)
+                )
             )
             eventually(lambda: len(racked.logged(leader, topic)) == 50, 5)
         answers = [decode_response(ProduceResponse, raw.receive(), 9) for _ in requests]
@@ -128,7 +130,7 @@ def test_a_follower_that_sleeps_leaves_the_isr_and_comes_back(
         shrunk_s = seconds_until(lambda: is_out(leader), LAG_S * 1.5 + 1.5)
         assert shrunk_s > LAG_S / 2
         told_s = seconds_until(lambda: racked.all_say_isr(topic, awake), 1)
-        assert sorted(each.node_id for each in racked.metadata(leader).brokers) == ALL
+        assert sorted(broker.node_id for broker in racked.metadata(leader).brokers) == ALL
         # Two of three are enough to commit.
         assert racked.write(topic, b"y") == 1
     back_s = seconds_until(lambda: sorted(racked.partition(topic, 0, leader).isr_nodes) == ALL, 5)
@@ -182,8 +184,8 @@ def test_the_last_broker_serves_what_it_has(three, topic):
     # Followers hear of a commit with their next fetch.
     with Raw(three, last) as raw:
         eventually(lambda: fetch(raw, topic, 0).high_watermark == 2)
-    for each in {*ALL} - {last}:
-        three.kill(each)
+    for broker_id in {*ALL} - {last}:
+        three.kill(broker_id)
     assert three.leader_now(topic, not_any_of={*ALL} - {last}) == last
     eventually(lambda: three.controller() == last)
     with Raw(three, last) as raw:
@@ -362,8 +364,8 @@ def out_of_sync(three):
 def test_a_replica_that_is_not_in_sync_does_not_lead_by_itself(three, out_of_sync):
     topic = out_of_sync
     time.sleep(1)
-    for each in three.able():
-        found = three.partition(topic, 0, each)
+    for broker_id in three.able():
+        found = three.partition(topic, 0, broker_id)
         assert (found.leader_id, found.error_code) == (-1, ErrorCode.LEADER_NOT_AVAILABLE)
     assert three.elect(topic) == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
     three.restart(1)

@@ -38,7 +38,7 @@ def forgetful():
     }
     with Replicated(3, settings=settings, memory=True) as cluster:
         yield cluster
-        cluster.check_nobody_stumbled()
+        cluster.check_brokers_failed_at_nothing()
 
 
 @pytest.fixture
@@ -57,10 +57,12 @@ def loaded(forgetful):
 @pytest.mark.extended
 def test_brokers_that_lose_everything_lose_nothing_that_two_others_have(forgetful, loaded):
     """Each in turn, noticed by its session's end."""
-    for each in ALL:
-        forgetful.kill(each)
-        eventually(lambda each=each: each not in forgetful.isrs(loaded.topic).popitem()[1])
-        forgetful.restart(each)
+    for broker_id in ALL:
+        forgetful.kill(broker_id)
+        eventually(
+            lambda broker_id=broker_id: broker_id not in forgetful.isrs(loaded.topic).popitem()[1]
+        )
+        forgetful.restart(broker_id)
         forgetful.heal()
         loaded.wait_for_acks()
 
@@ -120,10 +122,10 @@ def test_a_cluster_that_was_stopped_at_once_has_everything(three):
     topic = three.create_topic(partitions=3)
     for index in range(3):
         three.write(topic, b"a", b"b", index=index)
-    processes = [three._brokers[each].process for each in ALL]
-    for each in processes:
-        each.terminate()
-    assert [each.wait(30) for each in processes] == [0, 0, 0]
+    processes = [three._brokers[broker_id].process for broker_id in ALL]
+    for process in processes:
+        process.terminate()
+    assert [process.wait(30) for process in processes] == [0, 0, 0]
     three.heal()
     for index in range(3):
         found = confluent.read(three.bootstrap, topic, 2, partition=index)
@@ -161,8 +163,8 @@ def test_records_are_deleted_on_all_replicas(three):
     topic = three.place_topic({0: ALL})
     three.write(topic, *(b"%d" % at for at in range(10)))
     assert confluent.delete_records(three.bootstrap, topic, 4) == 4
-    for each in ALL:
-        with Raw(three, each) as raw:
+    for broker_id in ALL:
+        with Raw(three, broker_id) as raw:
             eventually(lambda raw=raw: fetch(raw, topic, 5).log_start_offset == 4)
     three.kill(1)
     assert three.leader_now(topic, not_any_of=[1])
@@ -192,6 +194,6 @@ def test_a_follower_copies_a_log_that_has_been_compacted(three):
     three.lead_with(topic, 3)
     eventually(lambda: confluent.bounds(three.bootstrap, topic)[1] == 507)
     found = {}
-    for each in confluent.read(three.bootstrap, topic, 7, start=500):
-        found[each.key] = each.value
+    for record in confluent.read(three.bootstrap, topic, 7, start=500):
+        found[record.key] = record.value
     assert found == {b"%d" % at: b"last" for at in range(7)}

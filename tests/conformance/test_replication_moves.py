@@ -29,23 +29,27 @@ def test_replicas_stand_in_different_racks(racked):
     """Racks a, a and b: each partition of two replicas has one in b, and leaders go round."""
     topic = racked.create_topic(partitions=12, replication_factor=2)
     found = racked.partitions(1, topic).values()
-    assert all(3 in each.replica_nodes for each in found)
-    assert Counter(each.leader_id for each in found) == {1: 4, 2: 4, 3: 4}
-    racks = {each.node_id: each.rack for each in racked.metadata(1).brokers}
+    assert all(3 in move.replica_nodes for move in found)
+    assert Counter(move.leader_id for move in found) == {1: 4, 2: 4, 3: 4}
+    racks = {broker.node_id: broker.rack for broker in racked.metadata(1).brokers}
     assert racks == {1: "a", 2: "a", 3: "b"}
 
 
 def test_replicas_and_leaders_are_spread_evenly(three):
     topic = three.create_topic(partitions=12, replication_factor=2)
     found = three.partitions(1, topic).values()
-    assert Counter(each.leader_id for each in found) == {1: 4, 2: 4, 3: 4}
-    assert Counter(each for one in found for each in one.replica_nodes) == {1: 8, 2: 8, 3: 8}
+    assert Counter(move.leader_id for move in found) == {1: 4, 2: 4, 3: 4}
+    assert Counter(replica_node for one in found for replica_node in one.replica_nodes) == {
+        1: 8,
+        2: 8,
+        3: 8,
+    }
 
 
 def test_new_partitions_have_as_many_replicas_as_the_others(three):
     topic = three.create_topic(partitions=2, replication_factor=3)
     confluent.add_partitions(three.bootstrap, topic, 5)
-    eventually(lambda: all(len(three.partitions(each, topic)) == 5 for each in ALL))
+    eventually(lambda: all(len(three.partitions(broker_id, topic)) == 5 for broker_id in ALL))
     for index in range(5):
         assert sorted(three.partition(topic, index).replica_nodes) == ALL
         assert three.write(topic, b"x", index=index) == 0
@@ -71,7 +75,7 @@ def test_internal_topics_have_numbers_of_their_own(racked):
     (found,) = racked.metadata(1, "__consumer_offsets").topics
     assert found.is_internal
     assert len(found.partitions) == 4
-    assert all(sorted(each.replica_nodes) == ALL for each in found.partitions)
+    assert all(sorted(partition.replica_nodes) == ALL for partition in found.partitions)
 
 
 # -- elections ---------------------------------------------------------------------------------
@@ -150,7 +154,7 @@ def has_moved(cluster, topic, replicas):
         return False
     return all(
         found.replica_nodes == replicas and sorted(found.isr_nodes) == sorted(replicas)
-        for found in (cluster.partition(topic, 0, each) for each in cluster.able())
+        for found in (cluster.partition(topic, 0, broker_id) for broker_id in cluster.able())
     )
 
 
@@ -190,7 +194,7 @@ def test_kafka_python_moves_a_partition(three):
     three.check_equal_logs(topic)
 
 
-def test_a_move_to_where_nobody_is_is_refused(three):
+def test_a_move_to_an_unknown_broker_is_refused(three):
     topic = three.place_topic({0: [1, 2]})
     assert three.reassign(topic, [1, 9]) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
     assert three.reassign(topic, [1, 1]) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
@@ -200,8 +204,8 @@ def test_a_move_to_where_nobody_is_is_refused(three):
 
 def throttle(cluster, topic, rate):
     for kind in ("leader", "follower"):
-        for each in cluster.brokers:
-            cluster.configure(BROKER, str(each), **{f"{kind}_replication_throttled_rate": rate})
+        for broker in cluster.brokers:
+            cluster.configure(BROKER, str(broker), **{f"{kind}_replication_throttled_rate": rate})
         cluster.configure(TOPIC, topic, **{f"{kind}_replication_throttled_replicas": "*"})
 
 
@@ -350,8 +354,8 @@ class Nearby:
         self.source.close()
 
     def _note(self, text):
-        for each in json.loads(text)["brokers"].values():
-            self.fetches[each["nodeid"]] = each["req"]["Fetch"]
+        for broker in json.loads(text)["brokers"].values():
+            self.fetches[broker["nodeid"]] = broker["req"]["Fetch"]
 
     def read(self, count):
         return values(confluent.poll(self.source, count))

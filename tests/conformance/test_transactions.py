@@ -39,7 +39,7 @@ def name(topic):
 def write(cluster, topic, *wanted, partition=0):
     """Records that are part of no transaction."""
     confluent.produce(
-        cluster.bootstrap, topic, [Record(each) for each in wanted], partition=partition
+        cluster.bootstrap, topic, [Record(value) for value in wanted], partition=partition
     )
 
 
@@ -68,20 +68,20 @@ def checkered(transacting):
     with ExitStack() as stack:
         names = ("confluent-kafka", "kafka-python", "aiokafka")
         producers = [
-            stack.enter_context(transactional(each, transacting.bootstrap, f"checkered-{each}"))
-            for each in names
+            stack.enter_context(transactional(name, transacting.bootstrap, f"checkered-{name}"))
+            for name in names
         ]
         for number in range(3):
             # All of them are open at once, and end in another order than they began.
-            for at, each in enumerate(producers):
-                each.begin()
-                each.send(made, b"%d %d first" % (number, at))
-                each.flush()
+            for at, producer in enumerate(producers):
+                producer.begin()
+                producer.send(made, b"%d %d first" % (number, at))
+                producer.flush()
             write(transacting, made, b"%d plain" % number)
-            for at, each in reversed(list(enumerate(producers))):
-                each.send(made, b"%d %d second" % (number, at))
-                each.flush()
-                each.abort() if (number + at) % 2 else each.commit()
+            for at, producer in reversed(list(enumerate(producers))):
+                producer.send(made, b"%d %d second" % (number, at))
+                producer.flush()
+                producer.abort() if (number + at) % 2 else producer.commit()
     write(transacting, made, END)
     return made
 
@@ -113,8 +113,8 @@ def test_an_open_transaction_holds_back_readers_of_committed_records(transacting
     producer.begin(topic, b"inside")
     write(transacting, topic, b"behind")
     ends = {
-        each: client.bounds(transacting.bootstrap, topic, isolation=each)[1]
-        for each in ("read_committed", "read_uncommitted")
+        isolation: client.bounds(transacting.bootstrap, topic, isolation=isolation)[1]
+        for isolation in ("read_committed", "read_uncommitted")
     }
     assert ends == {"read_committed": 1, "read_uncommitted": 3}
     isolation = "read_committed"
@@ -145,7 +145,7 @@ def test_an_empty_transaction_ends_like_any_other(transacting, client, topic, na
 
 
 @pytest.mark.needs("transactions")
-def test_whoever_comes_later_takes_the_id_over(transacting, client, topic, name):
+def test_a_later_producer_takes_the_id_over(transacting, client, topic, name):
     with transactional(client, transacting.bootstrap, name) as zombie:
         zombie.begin()
         zombie.send(topic, b"zombie")
@@ -307,8 +307,8 @@ def test_compaction_keeps_what_is_committed_and_forgets_what_is_aborted(transact
 
     eventually(lambda: len(segments_in(transacting.data() / f"{topic}-0")) < 60_000, 20)
     found = committed_values(transacting, topic)
-    assert not [each for each in found if each.startswith(b"aborted")]
-    newest = [each for each in found if each.startswith(b"kept 38")]
+    assert not [record for record in found if record.startswith(b"aborted")]
+    newest = [record for record in found if record.startswith(b"kept 38")]
     assert len(newest) == 5
     assert found[-1] == END
 

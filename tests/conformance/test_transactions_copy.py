@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from tests.conformance.copying import CLIENTS, Copying, fill, wait_for
-from tests.conformance.transaction_load import WHILE_SOMEBODY_IS_AWAY
+from tests.conformance.transaction_load import CLIENTS_DURING_OUTAGES
 
 MESSAGES = 20_000
 PARTITIONS = 3
@@ -23,26 +23,26 @@ def test_a_topic_is_copied_exactly_once_while_brokers_and_copiers_are_killed(
     cluster = three_transacting
     source = cluster.create_topic("source", partitions=PARTITIONS)
     values = fill(cluster.bootstrap, source, PARTITIONS, MESSAGES)
-    copyings = [Copying(cluster, each, source, PARTITIONS, tmp_path) for each in CLIENTS]
-    for each in copyings:
-        cluster.create_topic(each.target, partitions=PARTITIONS)
+    copyings = [Copying(cluster, client, source, PARTITIONS, tmp_path) for client in CLIENTS]
+    for copying in copyings:
+        cluster.create_topic(copying.target, partitions=PARTITIONS)
     try:
-        for each in copyings:
-            each.start()
+        for copying in copyings:
+            copying.start()
         for round_, broker_id in enumerate(cluster.brokers[:2]):
             wait_for(copyings, 1 + round_ * MESSAGES // 4, 40)
-            for each in copyings:
-                each.copiers[round_ % 2].kill()
+            for copying in copyings:
+                copying.copiers[round_ % 2].kill()
             cluster.kill(broker_id)
             copied = (round_ + 1) * MESSAGES // 4
-            wait_for(copyings, copied, 40, clients=WHILE_SOMEBODY_IS_AWAY)
+            wait_for(copyings, copied, 40, clients=CLIENTS_DURING_OUTAGES)
             cluster.restart(broker_id)
             cluster.heal()
         wait_for(copyings, MESSAGES, 60)
     finally:
-        for each in copyings:
-            each.stop()
-    for each in copyings:
-        each.check(values)
-        for copier in each.copiers:
+        for copying in copyings:
+            copying.stop()
+    for copying in copyings:
+        copying.check(values)
+        for copier in copying.copiers:
             assert copier.lives > 1

@@ -139,7 +139,7 @@ def test_a_transaction_may_have_many_partitions(transacting):
     assert describe_transaction(transacting, "wide").transaction_state == "CompleteCommit"
 
 
-def test_an_id_that_nobody_used_for_long_is_forgotten():
+def test_an_id_that_is_unused_for_long_is_forgotten():
     settings = {
         "transactional.id.expiration.ms": 1000,
         "transaction.remove.expired.transaction.cleanup.interval.ms": 200,
@@ -183,7 +183,7 @@ def test_offsets_with_too_long_a_text_are_refused(transacting, topic):
     )
     with Raw(transacting) as raw:
         answer = raw.ask(request, 3)
-    codes = [each.error_code for each in answer.topics[0].partitions]
+    codes = [partition.error_code for partition in answer.topics[0].partitions]
     assert codes == [ErrorCode.OFFSET_METADATA_TOO_LARGE, ErrorCode.NONE]
     assert producer.end() == 0
     eventually(lambda: positions(transacting, group, topic, 0, 1, stable=True) == [(-1, 0), (5, 0)])
@@ -196,7 +196,7 @@ def apart(cluster):
     """A topic and a producer whose coordinator is not the leader of the topic."""
     producer = begun(cluster, f"apart-{time.monotonic_ns()}")
     coordinator = find_coordinator(cluster, producer.transactional_id)
-    others = [each for each in cluster.brokers if each != coordinator]
+    others = [broker for broker in cluster.brokers if broker != coordinator]
     return cluster.place_topic({0: [*others, coordinator]}), producer
 
 
@@ -216,7 +216,7 @@ def test_batches_that_come_while_the_first_is_verified_stay_in_order(three_trans
             for number in range(turn * 5, turn * 5 + 5)
         ]
         with Raw(cluster, cluster.leader_now(topic)) as raw:
-            raw.send(b"".join(encode_request(each, 9, 7, "raw") for each in requests))
+            raw.send(b"".join(encode_request(request, 9, 7, "raw") for request in requests))
             for _ in requests:
                 _, answer = decode_response(RESPONSES[0], raw.receive(), 9)
                 assert produced(answer).error_code == 0, ErrorCode(produced(answer).error_code)
@@ -239,7 +239,10 @@ def test_followers_show_readers_what_is_decided_and_no_more(three_transacting):
     def seen(broker_id):
         with Raw(cluster, broker_id) as raw:
             part = fetch(raw, topic, 0, rack_id="any", isolation_level=COMMITTED)
-        skipped = [(each.producer_id, each.first_offset) for each in part.aborted_transactions]
+        skipped = [
+            (aborted_transaction.producer_id, aborted_transaction.first_offset)
+            for aborted_transaction in part.aborted_transactions
+        ]
         return part.last_stable_offset, skipped, values_of(part.records)[:2]
 
     expected = (end, [(aborted.id, 1)], [b"plain", b"aborted"])
@@ -253,7 +256,7 @@ def test_followers_show_readers_what_is_decided_and_no_more(three_transacting):
     assert values(found) == [b"plain", b"open"]
 
 
-def test_a_coordinator_that_sleeps_holds_up_nobody_else(three_transacting):
+def test_a_coordinator_that_sleeps_holds_up_no_other_producer(three_transacting):
     cluster = three_transacting
     topic, producer = apart(cluster)
     assert producer.add((topic, 0)) == [0]
@@ -292,16 +295,16 @@ def test_a_transaction_waits_until_its_coordinator_may_write_again(three_transac
         producer.send(topic, b"x")
         producer.flush()
         coordinator = find_coordinator(cluster, f"few-{topic}")
-        others = [each for each in cluster.brokers if each != coordinator]
-        for each in others:
-            cluster.kill(each)
+        others = [broker for broker in cluster.brokers if broker != coordinator]
+        for other in others:
+            cluster.kill(other)
         ended = []
         thread = threading.Thread(target=lambda: ended.append(producer.commit()))
         thread.start()
         thread.join(1.5)
         assert not ended
-        for each in others:
-            cluster.restart(each)
+        for other in others:
+            cluster.restart(other)
         thread.join(25)
         assert ended == [None]
     cluster.heal()

@@ -18,7 +18,7 @@ from tests.conformance.raw_transactions import (
     find_coordinator,
     positions,
 )
-from tests.conformance.transaction_load import WHILE_SOMEBODY_IS_AWAY, TransactionLoad
+from tests.conformance.transaction_load import CLIENTS_DURING_OUTAGES, TransactionLoad
 from tests.support.eventually import eventually
 
 NAMES = [f"failover-{number}" for number in range(50)]
@@ -28,7 +28,7 @@ def apart(cluster, **given):
     """A topic and a producer whose coordinator is not the leader of the topic."""
     producer = RawProducer(cluster, NAMES[0], **given)
     coordinator = find_coordinator(cluster, NAMES[0])
-    others = [each for each in cluster.brokers if each != coordinator]
+    others = [broker for broker in cluster.brokers if broker != coordinator]
     topic = cluster.place_topic({0: [*others, coordinator]})
     assert producer.init() == 0
     return topic, producer
@@ -46,7 +46,7 @@ def test_transactions_go_on_when_coordinators_and_leaders_are_killed(three_trans
         ):
             broker_id = victim()
             cluster.kill(broker_id)
-            load.wait_for_commits(clients=WHILE_SOMEBODY_IS_AWAY)
+            load.wait_for_commits(clients=CLIENTS_DURING_OUTAGES)
             cluster.restart(broker_id)
             cluster.heal()
             load.wait_for_commits()
@@ -86,15 +86,15 @@ def test_an_open_transaction_outlives_its_leader_and_its_coordinator(three_trans
 
 
 @pytest.mark.extended
-def test_a_decision_is_carried_out_by_whoever_coordinates_next(three_transacting):
+def test_a_decision_is_carried_out_by_the_next_coordinator(three_transacting):
     cluster = three_transacting
     coordinator = find_coordinator(cluster, NAMES[0])
-    same = [each for each in NAMES if find_coordinator(cluster, each) == coordinator]
-    commits, aborts = (RawProducer(cluster, each) for each in same[:2])
-    leader = next(each for each in cluster.brokers if each != coordinator)
+    same = [name for name in NAMES if find_coordinator(cluster, name) == coordinator]
+    commits, aborts = (RawProducer(cluster, name) for name in same[:2])
+    leader = next(broker for broker in cluster.brokers if broker != coordinator)
     topic = cluster.place_topic({0: [leader]}, min_insync_replicas=1)
-    for each in (commits, aborts):
-        assert each.init() == 0
+    for producer in (commits, aborts):
+        assert producer.init() == 0
     commits.begin(topic, b"committed")
     aborts.begin(topic, b"aborted")
     # The only replica is paused, so no broker can write its markers.
@@ -102,8 +102,8 @@ def test_a_decision_is_carried_out_by_whoever_coordinates_next(three_transacting
     try:
         commits.end(again=False)
         aborts.end(commit=False, again=False)
-        for each, state in ((commits, "PrepareCommit"), (aborts, "PrepareAbort")):
-            found = describe_transaction(cluster, each.transactional_id).transaction_state
+        for producer, state in ((commits, "PrepareCommit"), (aborts, "PrepareAbort")):
+            found = describe_transaction(cluster, producer.transactional_id).transaction_state
             assert found == state
         cluster.kill(coordinator)
     finally:
@@ -113,10 +113,10 @@ def test_a_decision_is_carried_out_by_whoever_coordinates_next(three_transacting
     # One marker each, and perhaps another of the next coordinator for what was marked already.
     eventually(lambda: end_offset(cluster, topic, COMMITTED) >= 4)
     assert committed_values(cluster, topic) == [b"committed"]
-    for each, state in ((commits, "CompleteCommit"), (aborts, "CompleteAbort")):
+    for producer, state in ((commits, "CompleteCommit"), (aborts, "CompleteAbort")):
         eventually(
-            lambda each=each, state=state: (
-                describe_transaction(cluster, each.transactional_id).transaction_state == state
+            lambda producer=producer, state=state: (
+                describe_transaction(cluster, producer.transactional_id).transaction_state == state
             )
         )
     cluster.check_equal_logs(topic)
@@ -155,7 +155,7 @@ def test_a_new_leader_knows_from_its_log_what_was_written_already(three_transact
     assert end_offset(cluster, topic, UNCOMMITTED) == 11
 
 
-def test_nobody_has_to_wait_for_a_producer_that_was_killed(three_transacting):
+def test_a_killed_producer_delays_no_other(three_transacting):
     """Its transaction is aborted after its timeout, even if its coordinator was killed with it."""
     cluster = three_transacting
     topic, producer = apart(cluster, timeout_ms=2000)

@@ -56,7 +56,7 @@ def logs(*transactions):
 
 
 def kinds(history, seen, positions=None):
-    return {each.kind for each in history.anomalies(seen, positions)}
+    return {anomaly.kind for anomaly in history.anomalies(seen, positions)}
 
 
 def test_what_was_committed_and_nothing_else_is_in_order(history):
@@ -92,12 +92,12 @@ def test_a_commit_that_was_confirmed_is_there(history):
 
 
 @pytest.mark.parametrize("fate", [Fate.ABORTED, Fate.UNKNOWN])
-def test_what_nobody_asked_to_commit_is_not_read(history, fate):
+def test_what_was_not_asked_to_commit_is_not_read(history, fate):
     values = transact(history, producer(history), fate, asks=False)
     assert kinds(history, logs(values)) == {"aborted-read"}
 
 
-def test_whoever_was_replaced_commits_nothing(history):
+def test_a_replaced_producer_commits_nothing(history):
     old = producer(history)
     begun = history.begin(old)
     value = history.send(begun, *LEFT)
@@ -122,7 +122,7 @@ def test_a_record_is_there_once(history):
     assert kinds(history, seen) == {"duplicate"}
 
 
-def test_what_nobody_sent_is_not_there(history):
+def test_what_was_never_sent_is_not_there(history):
     values = transact(history, producer(history))
     seen = logs(values)
     assert kinds(history, {**seen, LEFT: [*seen[LEFT], (9, b"who?")]}) == {"phantom"}
@@ -154,7 +154,7 @@ def test_a_reader_is_given_all_that_is_committed_once(history, offsets, expected
     assert kinds(history, seen) == expected
 
 
-def test_what_somebody_read_as_committed_stays(history):
+def test_what_was_read_as_committed_stays(history):
     values = transact(history, producer(history), Fate.UNKNOWN)
     history.read(history.reader("reader"), LEFT, 0, values[0])
     assert kinds(history, logs()) == {"dirty-read"}
@@ -191,7 +191,7 @@ def test_offsets_share_the_fate_of_records(history):
 )
 def test_a_copy_is_exact_or_it_is_none(copied, expected):
     source = {0: [b"0", b"1", b"2"], 1: []}
-    assert {each.kind for each in copy_anomalies(source, {0: copied})} == expected
+    assert {anomaly.kind for anomaly in copy_anomalies(source, {0: copied})} == expected
     if expected:
         with pytest.raises(AnomaliesFound, match=expected.pop()):
             check_copy(source, {0: copied})

@@ -47,7 +47,9 @@ from tests.support.eventually import eventually
 
 SERVED = {22: (0, 5), 24: (0, 3), 25: (0, 4), 26: (0, 4), 27: (1, 2), 28: (0, 4), 61: (0, 0)}
 SERVED |= {65: (0, 0), 66: (0, 1)}
-VERSIONS = [(key, each) for key, (low, high) in SERVED.items() for each in range(low, high + 1)]
+VERSIONS = [
+    (key, version) for key, (low, high) in SERVED.items() for version in range(low, high + 1)
+]
 FENCED_SINCE = {22: 4, 24: 2, 25: 2, 26: 2}
 
 
@@ -196,17 +198,17 @@ def test_a_zombie_writes_nothing(transacting, holder, zombie, topic):
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_nobody_speaks_for_an_id_that_is_not_his(holder, topic, version):
+def test_no_producer_acts_for_the_id_of_another(holder, topic, version):
     before = state(holder)
     stranger = RawProducer(holder.cluster, holder.transactional_id)
     stranger.id, stranger.epoch = holder.id + 1000, 0
     unknown = RawProducer(holder.cluster, "unknown-id")
     unknown.id, unknown.epoch = holder.id, holder.epoch
     wrong = ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    for each in (stranger, unknown):
-        assert each.add((topic, 0), version=min(version, 3)) == [wrong]
-        assert each.add_offsets("g", version) == wrong
-        assert each.end(version=version) == wrong
+    for producer in (stranger, unknown):
+        assert producer.add((topic, 0), version=min(version, 3)) == [wrong]
+        assert producer.add_offsets("g", version) == wrong
+        assert producer.end(version=version) == wrong
     assert state(holder) == before
 
 
@@ -335,7 +337,7 @@ def test_a_marker_is_in_the_log_as_kafka_writes_it(transacting, holder, topic):
     holder.begin(topic, b"x")
     assert holder.end() == 0
     data = bytes(fetch_part(transacting, topic, 1, UNCOMMITTED).records)
-    ((at, header),) = [each for each in batch.batches(data) if each[1].base_offset == 1]
+    ((at, header),) = [found for found in batch.batches(data) if found[1].base_offset == 1]
     assert header.is_control
     assert header.is_transactional
     assert (header.producer_id, header.producer_epoch) == (holder.id, holder.epoch)
@@ -432,13 +434,13 @@ def test_a_transaction_is_described_from_its_beginning_to_its_end(transacting, h
     assert found.transaction_state == "Ongoing"
     assert found.transaction_timeout_ms == holder.timeout_ms
     assert found.transaction_start_time_ms > 1_700_000_000_000
-    assert [(each.topic, sorted(each.partitions)) for each in found.topics] == [(topic, [0, 1])]
+    assert [(topic.topic, sorted(topic.partitions)) for topic in found.topics] == [(topic, [0, 1])]
     assert holder.end() == 0
     eventually(lambda: state(holder)[0] == "CompleteCommit")
     assert describe_transaction(transacting, name).topics == []
 
 
-def test_nobody_describes_what_is_not_there(transacting):
+def test_an_unknown_id_is_not_described(transacting):
     found = describe_transaction(transacting, "no-such-id")
     assert found.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 
@@ -450,7 +452,10 @@ def test_transactions_are_listed_by_state_producer_and_age(transacting, holder, 
     def listed(**given):
         answer = list_transactions(transacting, **given)
         assert answer.error_code == 0
-        return {each.transactional_id: each for each in answer.transaction_states}
+        return {
+            transaction_state.transactional_id: transaction_state
+            for transaction_state in answer.transaction_states
+        }
 
     assert listed()[name].transaction_state == "Ongoing"
     assert listed()[name].producer_id == holder.id
@@ -517,7 +522,7 @@ def test_lies_are_refused_and_change_nothing(transacting, topic, key):
     positions(transacting, "g", topic)
     before = list_transactions(transacting).transaction_states
     data = transacting.data()
-    logs = {each: each.read_bytes() for each in data.glob("__*/*.log")}
+    logs = {file: file.read_bytes() for file in data.glob("__*/*.log")}
     low, high = SERVED[key]
     with Raw(transacting) as raw:
         for version in range(low, high + 1):
@@ -526,18 +531,18 @@ def test_lies_are_refused_and_change_nothing(transacting, topic, key):
                 assert answer is not None, (request, transacting.log())
                 assert codes_of(answer) == {code for code in codes_of(answer) if code}, answer
     assert list_transactions(transacting).transaction_states == before
-    assert {each: each.read_bytes() for each in data.glob("__*/*.log")} == logs
+    assert {file: file.read_bytes() for file in data.glob("__*/*.log")} == logs
 
 
 def codes_of(answer):
     if hasattr(answer, "results_by_topic_v3_and_below"):
         return {
-            each.partition_error_code
+            result.partition_error_code
             for topic in answer.results_by_topic_v3_and_below
-            for each in topic.results_by_partition
+            for result in topic.results_by_partition
         }
     if hasattr(answer, "topics"):
-        return {each.error_code for topic in answer.topics for each in topic.partitions}
+        return {partition.error_code for topic in answer.topics for partition in topic.partitions}
     return {answer.error_code}
 
 

@@ -23,9 +23,9 @@ def test_transactions_are_what_they_were_after_a_restart(transacting, how):
     cluster = transacting
     topic = cluster.create_topic(partitions=2)
     group = f"group-{topic}"
-    done, lost, held = (RawProducer(cluster, f"{each}-{topic}") for each in ("a", "b", "c"))
-    for each in (done, lost, held):
-        assert each.init() == 0
+    done, lost, held = (RawProducer(cluster, f"{name}-{topic}") for name in ("a", "b", "c"))
+    for producer in (done, lost, held):
+        assert producer.init() == 0
     done.begin(topic, b"committed")
     lost.begin(topic, b"aborted")
     held.begin(topic, b"open")
@@ -54,11 +54,11 @@ def test_transactions_are_what_they_were_after_a_restart(transacting, how):
     found = confluent.read(cluster.bootstrap, topic, 3, isolation="read_committed")
     assert values(found) == [b"committed", b"open", b"and on"]
     # No producer has the producer id of another, or an epoch that was used before.
-    epochs = {(each.id, each.epoch) for each in (done, lost, held)}
-    for each in (done, lost, held):
-        assert each.init() == 0
-        assert (each.id, each.epoch) not in epochs
-        epochs.add((each.id, each.epoch))
+    epochs = {(producer.id, producer.epoch) for producer in (done, lost, held)}
+    for producer in (done, lost, held):
+        assert producer.init() == 0
+        assert (producer.id, producer.epoch) not in epochs
+        epochs.add((producer.id, producer.epoch))
     other = RawProducer(cluster, f"new-{topic}")
     assert other.init() == 0
-    assert other.id not in {each.id for each in (done, lost, held)}
+    assert other.id not in {producer.id for producer in (done, lost, held)}

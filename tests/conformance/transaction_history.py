@@ -146,7 +146,9 @@ class TransactionHistory:
         reading.records[partition].append((offset, value, self._now_s()))
 
     def committed(self) -> list[Transaction]:
-        return [each for each in self.transactions if each.fate is Fate.COMMITTED]
+        return [
+            transaction for transaction in self.transactions if transaction.fate is Fate.COMMITTED
+        ]
 
     # -- judging ---------------------------------------------------------------------------
 
@@ -167,8 +169,8 @@ class TransactionHistory:
             for offset, value in log:
                 places[partition, value].append(offset)
         found = self._strangers(places)
-        for each in self.transactions:
-            found += self._of_transaction(each, places)
+        for transaction in self.transactions:
+            found += self._of_transaction(transaction, places)
         found += self._order(places)
         found += self._realtime_order(places)
         for reading in self.readings:
@@ -180,7 +182,11 @@ class TransactionHistory:
     def _strangers(
         self, places: Mapping[tuple[Partition, bytes | None], list[int]]
     ) -> list[Anomaly]:
-        known = {(sent.partition, sent.value) for each in self.transactions for sent in each.sent}
+        known = {
+            (sent.partition, sent.value)
+            for transaction in self.transactions
+            for sent in transaction.sent
+        }
         found = []
         for (partition, value), offsets in places.items():
             if (partition, value) not in known:
@@ -192,7 +198,7 @@ class TransactionHistory:
     def _of_transaction(
         self, transaction: Transaction, places: Mapping[tuple[Partition, bytes | None], list[int]]
     ) -> list[Anomaly]:
-        seen = [each for each in transaction.sent if (each.partition, each.value) in places]
+        seen = [send for send in transaction.sent if (send.partition, send.value) in places]
         name, where = (
             transaction.name,
             (seen or transaction.sent or [Sent(NOWHERE, b"")])[0].partition,
@@ -217,18 +223,21 @@ class TransactionHistory:
     def _successor_s(self, producer: Producer) -> float:
         """When another producer learned that it owns the transactional id."""
         later = self._lives[producer.transactional_id][producer.number :]
-        return min((each.ready_s for each in later), default=float("inf"))
+        return min((transaction.ready_s for transaction in later), default=float("inf"))
 
     def _order(self, places: Mapping[tuple[Partition, bytes | None], list[int]]) -> list[Anomaly]:
         """The records of a transactional id come in the order in which they were sent."""
         last: dict[tuple[str, Partition], tuple[int, bytes]] = {}
         found = []
-        for each in sorted(self.transactions, key=lambda each: (each.producer.number, each.number)):
-            for sent in each.sent:
+        for transaction in sorted(
+            self.transactions,
+            key=lambda transaction: (transaction.producer.number, transaction.number),
+        ):
+            for sent in transaction.sent:
                 offsets = places.get((sent.partition, sent.value))
                 if not offsets:
                     continue
-                key = (each.producer.transactional_id, sent.partition)
+                key = (transaction.producer.transactional_id, sent.partition)
                 offset, value = last.get(key, (-1, b""))
                 if offset > offsets[0]:
                     text = f"{value!r} is at {offset} and {sent.value!r} at {offsets[0]}"
@@ -241,30 +250,32 @@ class TransactionHistory:
     ) -> list[Anomaly]:
         """What was committed before another transaction was begun comes before it."""
         found = []
-        for partition in {sent.partition for each in self.transactions for sent in each.sent}:
+        for partition in {
+            sent.partition for transaction in self.transactions for sent in transaction.sent
+        }:
             begun, ended = [], []
-            for each in self.transactions:
+            for transaction in self.transactions:
                 offsets = [
                     offset
-                    for sent in each.sent
+                    for sent in transaction.sent
                     if sent.partition == partition
                     for offset in places.get((partition, sent.value), ())
                 ]
                 if not offsets:
                     continue
-                begun.append((each.begun_s, min(offsets), each))
-                if each.fate is Fate.COMMITTED and each.ended_s is not None:
-                    ended.append((each.ended_s, max(offsets), each))
+                begun.append((transaction.begun_s, min(offsets), transaction))
+                if transaction.fate is Fate.COMMITTED and transaction.ended_s is not None:
+                    ended.append((transaction.ended_s, max(offsets), transaction))
             begun.sort(key=lambda item: item[0])
             ended.sort(key=lambda item: item[0])
             at, highest, whose = 0, -1, ""
-            for begun_s, first, each in begun:
+            for begun_s, first, transaction in begun:
                 while at < len(ended) and ended[at][0] < begun_s:
                     if ended[at][1] > highest:
                         highest, whose = ended[at][1], ended[at][2].name
                     at += 1
                 if highest > first:
-                    text = f"{whose} at {highest} was committed before {each.name}"
+                    text = f"{whose} at {highest} was committed before {transaction.name}"
                     text += f" at {first} was begun"
                     found.append(Anomaly("realtime-order", partition, text))
         return found
@@ -273,9 +284,9 @@ class TransactionHistory:
         self, reading: CommittedReading, logs: Mapping[Partition, Log]
     ) -> list[Anomaly]:
         asked_s = {
-            (sent.partition, sent.value): each.commit_asked_s
-            for each in self.transactions
-            for sent in each.sent
+            (sent.partition, sent.value): transaction.commit_asked_s
+            for transaction in self.transactions
+            for sent in transaction.sent
         }
         found = []
         for partition, records in reading.records.items():
@@ -305,9 +316,9 @@ class TransactionHistory:
     ) -> list[Anomaly]:
         """The offsets of a group are those of the transactions whose records are read."""
         expected: dict[Partition, int] = {}
-        for each in self.transactions:
-            if any((sent.partition, sent.value) in places for sent in each.sent):
-                for partition, offset in each.positions.items():
+        for transaction in self.transactions:
+            if any((sent.partition, sent.value) in places for sent in transaction.sent):
+                for partition, offset in transaction.positions.items():
                     expected[partition] = max(offset, expected.get(partition, -1))
         return [
             Anomaly(
@@ -332,9 +343,9 @@ def copy_anomalies(
         if wanted == copied:
             continue
         counts, known = Counter(copied), set(wanted)
-        lost = [each for each in wanted if each not in counts]
-        again = [each for each, count in counts.items() if count > 1]
-        strange = [each for each in counts if each not in known]
+        lost = [value for value in wanted if value not in counts]
+        again = [value for value, count in counts.items() if count > 1]
+        strange = [count for count in counts if count not in known]
         for kind, values in (("lost-copy", lost), ("duplicate", again), ("phantom", strange)):
             if values:
                 found.append(Anomaly(kind, where, f"{len(values)}, the first is {values[0]!r}"))

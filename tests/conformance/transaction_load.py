@@ -36,7 +36,7 @@ ENDURING = (confluent.NAME, aio.NAME)
 # librdkafka waits for a former coordinator of its group until any broker comes or goes, however
 # long one lets it; copiers of confluent-kafka have a supervisor that ends them then.
 WITHOUT_OFFSETS = confluent.NAME
-WHILE_SOMEBODY_IS_AWAY = (aio.NAME,)
+CLIENTS_DURING_OUTAGES = (aio.NAME,)
 LAST = b"the last record"
 
 
@@ -161,7 +161,7 @@ class TransactionLoad:
         self.pace_s = pace_s
         self.history = TransactionHistory()
         self.is_stopping = threading.Event()
-        self.writers = [TransactionalWriter(self, each) for each in clients]
+        self.writers = [TransactionalWriter(self, client) for client in clients]
         self.reader = CommittedReader(self)
 
     def __enter__(self) -> Self:
@@ -169,24 +169,24 @@ class TransactionLoad:
         logging.getLogger("kafka").setLevel(logging.CRITICAL)
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
         self.reader.start()
-        for each in self.writers:
-            each.start()
+        for writer in self.writers:
+            writer.start()
         self.wait_for_commits()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.is_stopping.set()
-        for each in self.writers:
-            each.join(PATIENCE_S if kind is None else 1)
+        for writer in self.writers:
+            writer.join(PATIENCE_S if kind is None else 1)
         if kind is None:
             self._finish()
         self.reader.is_given_up.set()
         self.reader.join(5)
 
     def _finish(self) -> None:
-        for each in self.writers:
-            assert not each.is_alive(), f"{each.name} does not come to an end"
-            assert each.failure is None, (each.name, each.failure)
+        for writer in self.writers:
+            assert not writer.is_alive(), f"{writer.name} does not come to an end"
+            assert writer.failure is None, (writer.name, writer.failure)
         self._end_what_is_open()
         for index in self.indexes:
             confluent.produce(self.cluster.bootstrap, self.topic, [Record(LAST)], partition=index)
@@ -200,33 +200,33 @@ class TransactionLoad:
             for index in self.indexes
         }
         groups = {}
-        for each in self.writers:
-            ((offset, _),) = positions(self.cluster, each.group, self.topic, 0, stable=True)
+        for writer in self.writers:
+            ((offset, _),) = positions(self.cluster, writer.group, self.topic, 0, stable=True)
             if offset >= 0:
-                groups[each.group, 0] = offset
+                groups[writer.group, 0] = offset
         self.history.checked(logs, groups)
 
     def _end_what_is_open(self) -> None:
         """Abort the transactions that stopped producers left, by their successors."""
-        for each in self.writers:
-            PRODUCERS[each.client](self.cluster.bootstrap, each.transactional_id).close()
+        for writer in self.writers:
+            PRODUCERS[writer.client](self.cluster.bootstrap, writer.transactional_id).close()
 
     def wait_for_commits(
         self, count: int = 2, limit_s: float = 40.0, *, clients: Iterable[str] = ENDURING
     ) -> None:
         """Until these have committed so many transactions that were begun from now on."""
         began_s = time.monotonic()
-        wanted = {each.transactional_id for each in self.writers if each.client in clients}
+        wanted = {writer.transactional_id for writer in self.writers if writer.client in clients}
         while True:
             counts = Counter(
-                each.producer.transactional_id
-                for each in self.history.committed()
-                if each.begun_s >= began_s
+                transaction.producer.transactional_id
+                for transaction in self.history.committed()
+                if transaction.begun_s >= began_s
             )
-            if all(counts[each] >= count for each in wanted):
+            if all(counts[client] >= count for client in wanted):
                 return
-            told = {each.client: (each.lives, each.refusals[-3:]) for each in self.writers}
+            told = {writer.client: (writer.lives, writer.refusals[-3:]) for writer in self.writers}
             assert time.monotonic() < began_s + limit_s, (counts, told)
-            for each in self.writers:
-                assert each.is_alive(), (each.name, each.failure)
+            for writer in self.writers:
+                assert writer.is_alive(), (writer.name, writer.failure)
             time.sleep(0.02)

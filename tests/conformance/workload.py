@@ -298,7 +298,9 @@ class Reader(Worker):
             return False
         if time.monotonic() > self._deadline_s:
             return True
-        return all(self.reading.next_offset(each) >= end for each, end in self._ends.items())
+        return all(
+            self.reading.next_offset(partition) >= end for partition, end in self._ends.items()
+        )
 
     def note(self, index: int, offset: int, value: bytes | None) -> None:
         self.reading.records[self.topic, index].append((offset, value))
@@ -356,8 +358,8 @@ class KafkaPythonReader(Reader):
         with closing(consumer):
             wanted = [PythonTopicPartition(self.topic, index) for index in self.indexes]
             consumer.assign(wanted)
-            for each in wanted:
-                consumer.seek(each, 0)
+            for partition in wanted:
+                consumer.seek(partition, 0)
             while not self.is_done():
                 try:
                     found = consumer.poll(timeout_ms=200, max_records=1000)
@@ -367,8 +369,8 @@ class KafkaPythonReader(Reader):
                         return
                     continue
                 for records in found.values():
-                    for each in records:
-                        self.note(each.partition, each.offset, each.value)
+                    for record in records:
+                        self.note(record.partition, record.offset, record.value)
 
 
 class AioReader(Reader):
@@ -389,13 +391,13 @@ class AioReader(Reader):
         try:
             wanted = [AioTopicPartition(self.topic, index) for index in self.indexes]
             consumer.assign(wanted)
-            for each in wanted:
-                consumer.seek(each, 0)
+            for partition in wanted:
+                consumer.seek(partition, 0)
             while not self.is_done():
                 found = await consumer.getmany(timeout_ms=200, max_records=1000)
                 for records in found.values():
-                    for each in records:
-                        self.note(each.partition, each.offset, each.value)
+                    for record in records:
+                        self.note(record.partition, record.offset, record.value)
         finally:
             await consumer.stop()
 
@@ -407,7 +409,7 @@ class KcatReader(Reader):
     """
 
     client = kcat.NAME
-    NOBODY_THERE = ("connections are down", "Failed to query metadata")
+    BROKERS_ARE_DOWN = ("connections are down", "Failed to query metadata")
     SETTINGS: ClassVar[dict[str, object]] = {
         "topic.auto.offset.reset": "error",
         "socket.timeout.ms": ANSWER_MS,
@@ -416,11 +418,11 @@ class KcatReader(Reader):
     }
 
     def work(self) -> None:
-        parts = [threading.Thread(target=self._read, args=(each,)) for each in self.indexes]
-        for each in parts:
-            each.start()
-        for each in parts:
-            each.join()
+        parts = [threading.Thread(target=self._read, args=(index,)) for index in self.indexes]
+        for part in parts:
+            part.start()
+        for part in parts:
+            part.join()
 
     def _read(self, index: int) -> None:
         while not self.is_done():
@@ -436,7 +438,7 @@ class KcatReader(Reader):
             said = child.stderr.read().decode(errors="replace")
             child.stdout.close()
             child.stderr.close()
-            if has_ended and not any(each in said for each in self.NOBODY_THERE):
+            if has_ended and not any(text in said for text in self.BROKERS_ARE_DOWN):
                 self.reading.errors.append(f"kcat ended with {child.returncode}: {said[-500:]}")
                 return
 
@@ -456,11 +458,11 @@ class KcatReader(Reader):
 
 
 WRITERS: dict[str, type[Writing]] = {
-    each.client: each
-    for each in (ConfluentWriting, KafkaPythonWriting, AioWriting, KcatWriting, CarelessWriting)
+    writer.client: writer
+    for writer in (ConfluentWriting, KafkaPythonWriting, AioWriting, KcatWriting, CarelessWriting)
 }
 READERS: dict[str, type[Reader]] = {
-    each.client: each for each in (ConfluentReader, KafkaPythonReader, AioReader, KcatReader)
+    reader.client: reader for reader in (ConfluentReader, KafkaPythonReader, AioReader, KcatReader)
 }
 
 

@@ -322,7 +322,9 @@ class Checker:
         known = self.truth(partition).committed
         start, end = max(start, log.start_offset), min(end_offset, len(known), log.end_offset)
         if log.entries[start:end] != known[start:end]:
-            at = next(each for each in range(start, end) if log.entries[each] != known[each])
+            at = next(
+                offset for offset in range(start, end) if log.entries[offset] != known[offset]
+            )
             raise Violated(
                 f"{who} of {partition} has {log.entries[at]} at {at}, {known[at]} was committed"
             )

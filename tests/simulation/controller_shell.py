@@ -395,19 +395,19 @@ class Control:
             is_full=is_full,
             brokers=[
                 PublishedBroker(
-                    broker_id=each,
+                    broker_id=broker_id,
                     broker_epoch=broker.epoch,
                     endpoints=[
                         PublishedEndpoint(
                             listener="L",
-                            host=f"broker-{each}",
+                            host=f"broker-{broker_id}",
                             port=1,
                             security_protocol="PLAINTEXT",
                         )
                     ],
                     is_shutting_down=broker.is_shutting_down,
                 )
-                for each, broker in sorted(self._machine.brokers.items())
+                for broker_id, broker in sorted(self._machine.brokers.items())
             ],
             topics=topics,
         )

@@ -77,13 +77,17 @@ class Faults:
         state = self.state(partition)
         if state is None or state.leader == NO_BROKER:
             return []
-        others = [self.brokers[each] for each in state.isr if each != state.leader]
+        others = [self.brokers[replica] for replica in state.isr if replica != state.leader]
         self.random.shuffle(others)
-        return [each for each in others if each.is_up]
+        return [other for other in others if other.is_up]
 
     def controller(self) -> SimBroker | None:
         return next(
-            (each for each in self.brokers.values() if each.is_up and each.control is not None),
+            (
+                broker
+                for broker in self.brokers.values()
+                if broker.is_up and broker.control is not None
+            ),
             None,
         )
 
@@ -92,9 +96,9 @@ class Faults:
         return all(
             truth.state is not None
             and all(
-                self.brokers[each].is_up
-                and truth.state.broker_epochs.get(each) == self.brokers[each].epoch
-                for each in truth.state.replicas
+                self.brokers[replica].is_up
+                and truth.state.broker_epochs.get(replica) == self.brokers[replica].epoch
+                for replica in truth.state.replicas
             )
             for truth in self.checker.truths.values()
         )

@@ -1,7 +1,7 @@
 """A partition led by a simulated broker, in one leader epoch: requests in, answers out.
 
-What is here is only what connects the machine (`core/partition/leader.py`) with the log, the network and
-those who wait.
+What is here is only what connects the machine (`core/partition/leader.py`) with the log, the
+network and those who wait.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ class Leading:
         return self.broker.roles.get(self.partition) is self
 
     def end(self) -> None:
-        for _, _, answer in sorted(self._uncommitted + self._undeleted, key=lambda each: each[:2]):
+        for _, _, answer in sorted(
+            self._uncommitted + self._undeleted, key=lambda record: record[:2]
+        ):
             answer(Produced(ErrorCode.NOT_LEADER_OR_FOLLOWER))
 
     def published(self, state: PartitionState) -> None:

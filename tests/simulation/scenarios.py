@@ -70,7 +70,7 @@ def stale_watermark(faults: Faults) -> Iterator[int]:
     if leader is None or len(others) < 2 or _is_controller(faults, leader):
         yield 300
         return
-    late = next(each for each in others if each is not faults.controller())
+    late = next(other for other in others if other is not faults.controller())
     for other in others:
         faults.slow(leader.name, other.name, random.choice((100, 150)))
     yield random.randint(200, 600)
@@ -90,7 +90,7 @@ def late_answers(faults: Faults) -> Iterator[int]:
     """A leader learns its proposals' results late, and the proposed replica falls behind."""
     random, partition = faults.random, faults.partition()
     leader, controller = faults.leader(partition), faults.controller()
-    others = [each for each in faults.followers(partition) if each is not controller]
+    others = [follower for follower in faults.followers(partition) if follower is not controller]
     if leader is None or controller is None or not others or _is_controller(faults, leader):
         yield 300
         return
@@ -120,7 +120,7 @@ def late_proposals(faults: Faults) -> Iterator[int]:
     """A proposal is on its way while the replica that it adds loses its disk and comes back."""
     random, partition = faults.random, faults.partition()
     leader, controller = faults.leader(partition), faults.controller()
-    others = [each for each in faults.followers(partition) if each is not controller]
+    others = [follower for follower in faults.followers(partition) if follower is not controller]
     if leader is None or controller is None or not others or _is_controller(faults, leader):
         yield 300
         return
@@ -158,7 +158,7 @@ def sleeping_controllers(faults: Faults) -> Iterator[int]:
     if controller is None:
         yield 300
         return
-    others = [each for each in faults.brokers.values() if each is not controller]
+    others = [broker for broker in faults.brokers.values() if broker is not controller]
     if others and random.random() < 0.7:
         faults.kill(random.choice(others), random.choice((10, 300, 1500)))
         yield random.choice((5, 20, 50, 2100))
@@ -191,7 +191,7 @@ def there_and_back(faults: Faults) -> Iterator[int]:
     if controller is not None and controller is not leader:
         faults.slow(controller.name, leader.name, random.choice((0, 20, 100)))
     yield random.choice((50, 300))
-    faults.move(partition, tuple(each for each in state.replicas if each != away.id))
+    faults.move(partition, tuple(replica for replica in state.replicas if replica != away.id))
     yield random.choice((2, 10, 30, 80))
     faults.move(partition, state.replicas)
     yield random.randint(300, 900)

@@ -68,7 +68,7 @@ class Simulation:
 
     def _make_clients(self) -> None:
         world, random = self.world, self.world.random
-        names, partitions = [each.name for each in self.brokers.values()], list(self.partitions)
+        names, partitions = [broker.name for broker in self.brokers.values()], list(self.partitions)
         self.producers = [
             Producer(
                 world,
@@ -196,7 +196,7 @@ class Simulation:
 
     def _is_quiet(self) -> bool:
         """Whether all that should be done has been done."""
-        if not self.faults.is_whole() or any(each.is_leaving for each in self.brokers.values()):
+        if not self.faults.is_whole() or any(broker.is_leaving for broker in self.brokers.values()):
             return False
         states = [truth.state for truth in self.checker.truths.values()]
         return not any(

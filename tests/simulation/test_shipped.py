@@ -34,8 +34,8 @@ def test_whatever_goes_wrong_the_shipped_broker_loses_nothing_committed(
     # Workers are new processes, so that nothing of this one can have a say in a run.
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
         results = list(pool.map(partial(run, story=story), seeds))
-    virtual_s = sum(each.virtual_s for each in results)
-    real_s = sum(each.real_s for each in results)
+    virtual_s = sum(result.virtual_s for result in results)
+    real_s = sum(result.real_s for result in results)
     with capsys.disabled():
         print(
             f"\n{len(seeds)} clusters of shipped brokers from seed {FIRST} on ({story}),"

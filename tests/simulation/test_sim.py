@@ -56,8 +56,8 @@ def test_whatever_goes_wrong_nothing_committed_is_lost(capsys: pytest.CaptureFix
             ran: Ran = done.result()
             events += ran.events
             seconds += ran.virtual_ms // 1000
-            for each in ran.happened:
-                happened[each] += 1
+            for name in ran.happened:
+                happened[name] += 1
     with capsys.disabled():
         print(f"{events:,} events in {seconds:,} virtual seconds, nothing violated")
         print("seeds by what happened:", ", ".join(f"{k} {v}" for k, v in happened.items()))

@@ -87,7 +87,9 @@ class ZooKeeperServer(Process):
 
     def expire(self, owner: str) -> None:
         """End the sessions of a process, though it is alive and has been heard."""
-        for session_id in [each for each in self.tree.sessions if self._owners.get(each) == owner]:
+        for session_id in [
+            session for session in self.tree.sessions if self._owners.get(session) == owner
+        ]:
             self._leases.closed(session_id)
             self._expire(session_id)
 

@@ -90,7 +90,7 @@ def produce(
                 for record in records
             ]
             found = [await future for future in futures]
-            return [None if each is None else each.offset for each in found]
+            return [None if record is None else record.offset for record in found]
         finally:
             await producer.stop()
 
@@ -112,14 +112,14 @@ async def consumer(bootstrap, **settings):
         await made.stop()
 
 
-def as_read(each):
+def as_read(record):
     return Read(
-        partition=each.partition,
-        offset=each.offset,
-        timestamp=each.timestamp,
-        key=each.key,
-        value=each.value,
-        headers=tuple(each.headers),
+        partition=record.partition,
+        offset=record.offset,
+        timestamp=record.timestamp,
+        key=record.key,
+        value=record.value,
+        headers=tuple(record.headers),
     )
 
 
@@ -128,7 +128,7 @@ async def poll(source, count):
     async with asyncio.timeout(DEADLINE_S):
         while len(found) < count:
             batches = await source.getmany(timeout_ms=1000, max_records=count - len(found))
-            found += [as_read(each) for records in batches.values() for each in records]
+            found += [as_read(record) for records in batches.values() for record in records]
     return found
 
 
@@ -242,14 +242,14 @@ def describe_topic(bootstrap, topic):
     (found,) = ask(bootstrap, lambda c: c.describe_topics([topic]))
     check(found["error_code"])
     return {
-        each["partition"]: (each["leader"], each["replicas"], each["isr"])
-        for each in found["partitions"]
+        partition["partition"]: (partition["leader"], partition["replicas"], partition["isr"])
+        for partition in found["partitions"]
     }
 
 
 def cluster(bootstrap):
     found = ask(bootstrap, lambda c: c.describe_cluster())
-    brokers = sorted(each["node_id"] for each in found["brokers"])
+    brokers = sorted(broker["node_id"] for broker in found["brokers"])
     return found["cluster_id"], brokers, found["controller_id"]
 
 
@@ -279,6 +279,6 @@ def delete_records(bootstrap, topic, before, partition=0):
 def group_offsets(bootstrap, group):
     found = ask(bootstrap, lambda client: client.list_consumer_group_offsets(group))
     return {
-        (place.topic, place.partition): (each.offset, each.metadata)
-        for place, each in found.items()
+        (place.topic, place.partition): (committed.offset, committed.metadata)
+        for place, committed in found.items()
     }

@@ -223,8 +223,8 @@ def describe_topic(bootstrap, topic):
     if found.error is not None:
         raise refused(found.error)
     return {
-        at: (each.leader, list(each.replicas), list(each.isrs))
-        for at, each in found.partitions.items()
+        at: (partition.leader, list(partition.replicas), list(partition.isrs))
+        for at, partition in found.partitions.items()
     }
 
 
@@ -277,7 +277,7 @@ def groups(bootstrap, *, state=None, kind=None):
     client = admin(bootstrap)
     found = client.list_consumer_groups(**wanted).result(DEADLINE_S)
     assert not found.errors, found.errors
-    return {each.group_id: (plain(each.state), plain(each.type)) for each in found.valid}
+    return {group.group_id: (plain(group.state), plain(group.type)) for group in found.valid}
 
 
 def plain(value):
@@ -287,8 +287,8 @@ def plain(value):
 def describe_group(bootstrap, group):
     found = ask(bootstrap, lambda client: client.describe_consumer_groups([group]))
     return plain(found.state), {
-        each.member_id: {(p.topic, p.partition) for p in each.assignment.topic_partitions}
-        for each in found.members
+        member.member_id: {(p.topic, p.partition) for p in member.assignment.topic_partitions}
+        for member in found.members
     }
 
 
@@ -300,13 +300,16 @@ def group_offsets(bootstrap, group):
     wanted = [ConsumerGroupTopicPartitions(group)]
     found = ask(bootstrap, lambda client: client.list_consumer_group_offsets(wanted))
     # Notes are not told: it takes one byte more than there is, unless it has written them itself.
-    return {(each.topic, each.partition): (each.offset, None) for each in found.topic_partitions}
+    return {
+        (topic_partition.topic, topic_partition.partition): (topic_partition.offset, None)
+        for topic_partition in found.topic_partitions
+    }
 
 
 def set_group_offsets(bootstrap, group, offsets):
     places = [TopicPartition(topic, index, offset) for (topic, index), offset in offsets.items()]
     wanted = [ConsumerGroupTopicPartitions(group, places)]
     found = ask(bootstrap, lambda client: client.alter_consumer_group_offsets(wanted))
-    for each in found.topic_partitions:
-        if each.error is not None:
-            raise refused(each.error)
+    for topic_partition in found.topic_partitions:
+        if topic_partition.error is not None:
+            raise refused(topic_partition.error)

@@ -108,14 +108,14 @@ def poll(source, count):
         for records in source.poll(timeout_ms=1000, max_records=count - len(found)).values():
             found += [
                 Read(
-                    partition=each.partition,
-                    offset=each.offset,
-                    timestamp=each.timestamp,
-                    key=each.key,
-                    value=each.value,
-                    headers=tuple(each.headers or ()),
+                    partition=record.partition,
+                    offset=record.offset,
+                    timestamp=record.timestamp,
+                    key=record.key,
+                    value=record.value,
+                    headers=tuple(record.headers or ()),
                 )
-                for each in records
+                for record in records
             ]
     return found
 
@@ -211,15 +211,19 @@ def describe_topic(bootstrap, topic):
     if found["error_code"]:
         raise Refused(name_of(found["error_code"]))
     return {
-        each["partition_index"]: (each["leader_id"], each["replica_nodes"], each["isr_nodes"])
-        for each in found["partitions"]
+        partition["partition_index"]: (
+            partition["leader_id"],
+            partition["replica_nodes"],
+            partition["isr_nodes"],
+        )
+        for partition in found["partitions"]
     }
 
 
 def cluster(bootstrap):
     with admin(bootstrap) as client:
         found = client.describe_cluster()
-    brokers = sorted(each["broker_id"] for each in found["brokers"])
+    brokers = sorted(broker["broker_id"] for broker in found["brokers"])
     return found["cluster_id"], brokers, found["controller_id"]
 
 
@@ -255,26 +259,28 @@ def groups(bootstrap, *, state=None, kind=None):
         found = client.list_groups(
             states_filter=state and [state], types_filter=kind and [kind.lower()]
         )
-    return {each["group_id"]: (each["group_state"].lower(), each["group_type"]) for each in found}
+    return {
+        group["group_id"]: (group["group_state"].lower(), group["group_type"]) for group in found
+    }
 
 
 def describe_group(bootstrap, group):
     with admin(bootstrap) as client:
         found = client.describe_groups([group])[group]
     return found["group_state"].lower(), {
-        each["member_id"]: {
+        member["member_id"]: {
             (topic, index)
-            for topic, indexes in shares(each["member_assignment"])
+            for topic, indexes in shares(member["member_assignment"])
             for index in indexes
         }
-        for each in found["members"]
+        for member in found["members"]
     }
 
 
 def shares(assignment):
     if not assignment:
         return []
-    return [(each["topic"], each["partitions"]) for each in assignment["assigned_partitions"]]
+    return [(topic["topic"], topic["partitions"]) for topic in assignment["assigned_partitions"]]
 
 
 def check(error):
@@ -293,8 +299,8 @@ def group_offsets(bootstrap, group):
     with admin(bootstrap) as client:
         found = client.list_group_offsets([group])[group]
     return {
-        (place.topic, place.partition): (each.offset, each.metadata)
-        for place, each in found.items()
+        (place.topic, place.partition): (committed.offset, committed.metadata)
+        for place, committed in found.items()
     }
 
 
@@ -304,12 +310,12 @@ def set_group_offsets(bootstrap, group, offsets):
         for place, offset in offsets.items()
     }
     with admin(bootstrap) as client:
-        for each in client.alter_group_offsets(group, wanted).values():
-            check(each)
+        for error in client.alter_group_offsets(group, wanted).values():
+            check(error)
 
 
 def delete_group_offsets(bootstrap, group, places):
     with admin(bootstrap) as client:
         found = client.delete_group_offsets(group, [TopicPartition(*place) for place in places])
-        for each in found.values():
-            check(each)
+        for error in found.values():
+            check(error)

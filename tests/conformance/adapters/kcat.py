@@ -119,7 +119,7 @@ def parse(output):
             at += max(size, 0)
         assert output[at : at + 1] == b"\n"
         at += 1
-        pairs = (each.partition("=") for each in headers.split(",") if each)
+        pairs = (pair.partition("=") for pair in headers.split(",") if pair)
         found.append(
             Read(
                 partition=int(partition),
@@ -184,7 +184,7 @@ def metadata(bootstrap, *arguments):
 
 
 def topics(bootstrap):
-    return {each["topic"] for each in metadata(bootstrap)["topics"]}
+    return {topic["topic"] for topic in metadata(bootstrap)["topics"]}
 
 
 def describe_topic(bootstrap, topic):
@@ -192,15 +192,15 @@ def describe_topic(bootstrap, topic):
     if "error" in found:
         raise Refused("UNKNOWN_TOPIC_OR_PARTITION", found["error"])
     return {
-        each["partition"]: (
-            each["leader"],
-            [replica["id"] for replica in each["replicas"]],
-            [replica["id"] for replica in each["isrs"]],
+        partition["partition"]: (
+            partition["leader"],
+            [replica["id"] for replica in partition["replicas"]],
+            [replica["id"] for replica in partition["isrs"]],
         )
-        for each in found["partitions"]
+        for partition in found["partitions"]
     }
 
 
 def cluster(bootstrap):
     found = metadata(bootstrap)
-    return None, sorted(each["id"] for each in found["brokers"]), found["controllerid"]
+    return None, sorted(broker["id"] for broker in found["brokers"]), found["controllerid"]

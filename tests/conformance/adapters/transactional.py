@@ -95,8 +95,8 @@ class Confluent:
         ):  # it tells again that it is fenced
             self._producer.purge()
             self._producer.poll(0)
-        for each in self._strangers.values():
-            each.close()
+        for stranger in self._strangers.values():
+            stranger.close()
 
 
 class KafkaPython:
@@ -133,8 +133,8 @@ class KafkaPython:
     def flush(self):
         self._call(self._producer.flush, DEADLINE_S)
         futures, self._futures = self._futures, []
-        for each in futures:
-            self._call(each.get, DEADLINE_S)
+        for future in futures:
+            self._call(future.get, DEADLINE_S)
 
     def offsets(self, positions, group):
         places = {
@@ -193,8 +193,8 @@ class Aio:
 
     def flush(self):
         futures, self._futures = self._futures, []
-        for each in futures:
-            self._run(each)
+        for future in futures:
+            self._run(future)
 
     def offsets(self, positions, group):
         """It knows no generations: only the id of the group is told to the broker."""
@@ -218,7 +218,7 @@ class Aio:
         self._producer._closed = True
 
 
-PRODUCERS = {each.NAME: each for each in (Confluent, KafkaPython, Aio)}
+PRODUCERS = {client.NAME: client for client in (Confluent, KafkaPython, Aio)}
 
 
 @contextmanager

@@ -115,8 +115,12 @@ class Client(Process):
         for found in answer.topics:
             if found.error_code == ErrorCode.NONE:
                 self._topic_ids[topic] = found.topic_id
-                for each in found.partitions:
-                    self._found((topic, each.partition_index), each.leader_id, each.leader_epoch)
+                for partition in found.partitions:
+                    self._found(
+                        (topic, partition.partition_index),
+                        partition.leader_id,
+                        partition.leader_epoch,
+                    )
 
     def _found(self, partition: Partition, leader: int, epoch: int) -> None:
         # As other clients do: who has been cut off may take itself for the leader still.
@@ -490,7 +494,9 @@ class Admin(Client):
             ],
         )
         answer = await self._ask_controller(topic, request)
-        codes = [each.error_code for found in answer.responses for each in found.partitions]
+        codes = [
+            partition.error_code for found in answer.responses for partition in found.partitions
+        ]
         self.world.tell(f"moving {partition} to {target}: {answer.error_code} {codes}")
         if answer.error_code == ErrorCode.NOT_CONTROLLER:
             self._controller = NO_BROKER

@@ -237,10 +237,10 @@ class Copier(Coordinated):
         for _ in range(60):
             answer = await self.ask_coordinator(GROUP_KIND, GROUP, request)
             (found,) = answer.groups
-            parts = [each for topic in found.topics for each in topic.partitions]
-            codes = {found.error_code, *(each.error_code for each in parts)} - {ErrorCode.NONE}
+            parts = [partition for topic in found.topics for partition in topic.partitions]
+            codes = {found.error_code, *(part.error_code for part in parts)} - {ErrorCode.NONE}
             if not codes:
-                return {each.partition_index: max(each.committed_offset, 0) for each in parts}
+                return {part.partition_index: max(part.committed_offset, 0) for part in parts}
             if codes - AGAIN:
                 raise GiveUp(f"OffsetFetch: {codes}")
             if codes != {ErrorCode.UNSTABLE_OFFSET_COMMIT}:
@@ -324,7 +324,7 @@ class Copier(Coordinated):
     async def _produce(self, life: Life, index: int, values: list[bytes]) -> None:
         sequence = life.sequences.get(index, 0)
         data = batch.build(
-            [batch.Record(nth, self.now_ms(), None, each, ()) for nth, each in enumerate(values)],
+            [batch.Record(nth, self.now_ms(), None, value, ()) for nth, value in enumerate(values)],
             producer_id=life.producer_id,
             producer_epoch=life.epoch,
             base_sequence=sequence,
@@ -421,7 +421,8 @@ class Reader(Coordinated):
                 continue
             found, data = got
             told = sorted(
-                (each.first_offset, each.producer_id) for each in found.aborted_transactions or ()
+                (transaction.first_offset, transaction.producer_id)
+                for transaction in found.aborted_transactions or ()
             )
             for at, header in batch.batches(data):
                 if header.last_offset < offset:

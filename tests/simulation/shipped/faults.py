@@ -47,9 +47,9 @@ class Faults:
         fault = self._random.choice(_FAULTS)
         machine = self._victim()
         if fault in _OF_ALL:
-            for each in self._machines.values():
+            for peer in self._machines.values():
                 if self._random.random() < 0.9:
-                    self._break(fault.removesuffix("_all"), each)
+                    self._break(fault.removesuffix("_all"), peer)
         elif fault in _OF_MACHINES:
             self._break(fault, machine)
         elif fault in _OF_LINKS:
@@ -119,7 +119,7 @@ class Faults:
 
     def _disconnect(self, fault: str, machine: Machine) -> None:
         random, network, tell = self._random, self._network, self._world.tell
-        peers = [*(each.name for each in self._machines.values()), self._coordinator.name]
+        peers = [*(peer.name for peer in self._machines.values()), self._coordinator.name]
         peers.remove(machine.name)
         other = random.choice(peers)
         match fault:

@@ -307,7 +307,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     ) -> SimTask:
         task = SimTask(next(self._serials), coro, loop=self, name=name, context=context)
         if len(self._tasks) >= _TASKS_KEPT:
-            self._tasks = [each for each in self._tasks if not each.done()]
+            self._tasks = [task for task in self._tasks if not task.done()]
         self._tasks.append(task)
         return task
 

@@ -114,12 +114,12 @@ class ClassicMember:
         """As leader: who gets what; a byte for each partition."""
         if joined.leader != joined.member_id:
             return []
-        members = sorted(each.member_id for each in joined.members)
+        members = sorted(member.member_id for member in joined.members)
         return [
             SyncGroupRequestAssignment(
-                member_id=each, assignment=bytes(range(nth, self._partitions, len(members)))
+                member_id=member, assignment=bytes(range(nth, self._partitions, len(members)))
             )
-            for nth, each in enumerate(members)
+            for nth, member in enumerate(members)
         ]
 
     def _is_well(self, code: int) -> bool:
@@ -222,9 +222,9 @@ class ConsumerMember:
         return OwnedTopicPartitions(topic_id=self._topic_id, partitions=self.share)
 
     def _take(self, given: list[OwnedTopicPartitions]) -> None:
-        share = sorted(index for each in given for index in each.partitions)
-        for each in given:
-            self._topic_id = each.topic_id
+        share = sorted(index for topic in given for index in topic.partitions)
+        for topic in given:
+            self._topic_id = topic.topic_id
         if share != self.share:
             self.share = share
             # What it gave up another gets when it has said so.

@@ -81,7 +81,9 @@ def proposes_once(patch: pytest.MonkeyPatch) -> None:
     sent: dict[Any, None] = {}
 
     def once(self: IsrChanges) -> Any:
-        found = {key: each for key, each in due(self).items() if id(each) not in sent}
+        found = {
+            key: partition for key, partition in due(self).items() if id(partition) not in sent
+        }
         sent.update(dict.fromkeys(map(id, found.values())))
         kept.extend(found.values())
         return found
@@ -208,6 +210,6 @@ def detected(mutant: Mutant, first: int, most: int) -> tuple[int, str] | None:
 
 if __name__ == "__main__":
     wanted, first, most = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    for each in (*MUTANTS, *OF_THE_PIPELINE):
-        if wanted in each.__name__:
-            print(each.__name__, detected(each, first, most), flush=True)
+    for name in (*MUTANTS, *OF_THE_PIPELINE):
+        if wanted in name.__name__:
+            print(name.__name__, detected(name, first, most), flush=True)

@@ -145,7 +145,9 @@ class Network:
 
     def process_ended(self, loop: SimLoop, *, silently: bool) -> None:
         """The kernel closes what a dead process had open."""
-        for listening in [each for each in self._listening.values() if each.loop is loop]:
+        for listening in [
+            listening for listening in self._listening.values() if listening.loop is loop
+        ]:
             self.closed(listening)
         for end in list(self._ends.pop(loop, {})):
             end.is_gone = True

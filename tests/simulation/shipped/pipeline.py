@@ -48,7 +48,7 @@ class Pipeline(Simulation):
     def _make_clients(self) -> None:
         super()._make_clients()
         world, random = self.world, self.world.random
-        brokers = {each.broker_id: (each.name, PORT) for each in self.machines.values()}
+        brokers = {machine.broker_id: (machine.name, PORT) for machine in self.machines.values()}
         count = self.shape.partitions
         membership: Any = classic(Groups(), TOPIC, count)
         if random.random() < 0.4:

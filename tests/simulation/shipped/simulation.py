@@ -130,7 +130,7 @@ class Simulation:
 
     def _make_clients(self) -> None:
         world, random = self.world, self.world.random
-        brokers = {each.broker_id: (each.name, PORT) for each in self.machines.values()}
+        brokers = {machine.broker_id: (machine.name, PORT) for machine in self.machines.values()}
         self.admin = Admin(world, "admin", brokers)
         self.producers = [
             Producer(
@@ -248,6 +248,6 @@ class Simulation:
             start = log.start_offset
             entries = known.committed[:start] + log.entries[start:]
             logs[partition] = [(at, entry.value.encode()) for at, entry in enumerate(entries)]
-        found = [each for each in self.history.anomalies(logs) if each.partition in logs]
+        found = [anomaly for anomaly in self.history.anomalies(logs) if anomaly.partition in logs]
         if found:
-            raise Violated("\n".join(str(each) for each in found[:20]))
+            raise Violated("\n".join(str(anomaly) for anomaly in found[:20]))

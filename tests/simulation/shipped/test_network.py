@@ -133,7 +133,7 @@ def test_time_is_virtual_and_each_process_has_its_own(cluster: Cluster) -> None:
     assert cluster.seen == [(11.0, 10.0)]
 
 
-def test_a_connection_is_refused_where_nobody_listens_and_nothing_is_heard_without_power(
+def test_a_connection_without_a_listener_is_refused_and_a_machine_without_power_is_silent(
     cluster: Cluster,
 ) -> None:
     cluster.server.start(cluster.serve)
@@ -218,7 +218,7 @@ def test_a_thread_runs_later_and_a_dead_process_never_again(cluster: Cluster) ->
     assert cluster.seen == ["done"]
 
 
-def test_what_nobody_catches_is_the_end_of_the_run(cluster: Cluster) -> None:
+def test_an_uncaught_error_ends_the_run(cluster: Cluster) -> None:
 
     async def client() -> None:
         asyncio.get_running_loop().call_later(1, lambda: 1 // 0)

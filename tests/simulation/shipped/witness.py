@@ -216,7 +216,7 @@ class Witness:
                 self._changed(machine, role)
             role.end_offset = replica.log.end_offset
         if count < len(seen):
-            present = [(each.topic, each.partition) for each in broker.replica_manager]
+            present = [(replica.topic, replica.partition) for replica in broker.replica_manager]
             shown.seen = {key: role for key, role in seen.items() if key in present}
 
     def _changed(self, machine: Machine, role: Role) -> None:

@@ -457,7 +457,7 @@ class SimZooKeeper:
 
     async def multi(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
         results = await self._call("write", Multi(tuple(operations)))
-        return [each.path if isinstance(each, NewNode) else each for each in results]
+        return [result.path if isinstance(result, NewNode) else result for result in results]
 
 
 def _has_path(change: Any) -> bool:
