@@ -10,7 +10,7 @@ from hightide.settings import properties
 
 
 def pairs(text: str) -> list[tuple[str, str]]:
-    return [(each.name, each.value) for each in properties.parse(text)]
+    return [(prop.name, prop.value) for prop in properties.parse(text)]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_name_alone_has_an_empty_value() -> None:
 
 def test_a_property_knows_the_line_that_it_begins_on() -> None:
     lines = "# comment\n\na=1\\\n2\r\nb=3\rc=4"
-    assert [(each.line, each.name) for each in properties.parse(lines)] == [
+    assert [(prop.line, prop.name) for prop in properties.parse(lines)] == [
         (3, "a"),
         (5, "b"),
         (6, "c"),

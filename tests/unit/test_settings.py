@@ -1,4 +1,4 @@
-"""Settings: what may be said, what is inherited, what is answered and what is refused."""
+"""Settings: valid values, inheritance, descriptions and errors."""
 
 from __future__ import annotations
 
@@ -259,7 +259,9 @@ class TestSources:
         broker = load(tmp_path, text)
         assert broker.broker_id == 1
         assert [str(listener) for listener in broker.listening()] == ["PLAINTEXT://:9092"]
-        assert [str(each) for each in broker.advertising()] == ["PLAINTEXT://localhost:9092"]
+        assert [str(listener) for listener in broker.advertising()] == [
+            "PLAINTEXT://localhost:9092"
+        ]
 
     def test_what_was_not_changed_is_not_remarked_on(self) -> None:
         given = {"broker.id": "1", "num.io.threads": "8", "zookeeper.connect": ""}
@@ -304,7 +306,7 @@ class TestTopics:
 
     def test_a_broker_that_was_built_and_not_read_is_inherited_from_as_well(self) -> None:
         topic = Topic.effective(Broker(log_segment_bytes=1000), {})
-        described = {each.name: each for each in topic.describe()}
+        described = {setting.name: setting for setting in topic.describe()}
         assert topic.segment_bytes == 1000
         assert described["segment.bytes"].source is Source.STATIC_BROKER
 
@@ -339,11 +341,11 @@ class TestDescribing:
     def test_a_broker_tells_where_each_value_came_from(self) -> None:
         static = Broker.read({"log.segment.bytes": "1000", "num.partitions": "2"})
         broker = static.changed({"log.segment.bytes": "2000"}, {"log.segment.bytes": "3000"})
-        described = {each.name: each for each in broker.describe()}
+        described = {setting.name: setting for setting in broker.describe()}
         segment = described["log.segment.bytes"]
         assert broker.log_segment_bytes == 3000
         assert (segment.text, segment.source) == ("3000", Source.DYNAMIC_BROKER)
-        assert [(each.text, each.source) for each in segment.synonyms] == [
+        assert [(synonym.text, synonym.source) for synonym in segment.synonyms] == [
             ("3000", Source.DYNAMIC_BROKER),
             ("2000", Source.DYNAMIC_DEFAULT_BROKER),
             ("1000", Source.STATIC_BROKER),
@@ -366,9 +368,10 @@ class TestDescribing:
     def test_a_topic_tells_the_brokers_values_behind_its_own(self) -> None:
         broker = Broker.read({"log.retention.minutes": "5"})
         topic = Topic.effective(broker, {"retention.ms": "1"})
-        described = {each.name: each for each in topic.describe()}
+        described = {setting.name: setting for setting in topic.describe()}
         assert [
-            (each.name, each.text, each.source) for each in described["retention.ms"].synonyms
+            (synonym.name, synonym.text, synonym.source)
+            for synonym in described["retention.ms"].synonyms
         ] == [
             ("retention.ms", "1", Source.TOPIC),
             ("log.retention.minutes", "5", Source.STATIC_BROKER),
@@ -376,7 +379,7 @@ class TestDescribing:
         ]
 
     def test_values_are_written_as_kafka_writes_them(self) -> None:
-        described = {each.name: each for each in Broker().describe()}
+        described = {setting.name: setting for setting in Broker().describe()}
         assert described["auto.create.topics.enable"].text == "true"
         assert described["group.consumer.assignors"].text == "uniform,range"
         assert described["log.cleaner.io.max.bytes.per.second"].text == "1.7976931348623157E308"
@@ -489,19 +492,19 @@ class TestListeners:
             "advertised.listeners": "OUTSIDE://example.org:9093,INSIDE://10.0.0.1:9092",
         }
         broker = Broker.read(given)
-        assert [each.name for each in broker.listening()] == ["INSIDE", "OUTSIDE"]
-        assert [each.host for each in broker.advertising()] == ["example.org", "10.0.0.1"]
+        assert [listener.name for listener in broker.listening()] == ["INSIDE", "OUTSIDE"]
+        assert [listener.host for listener in broker.advertising()] == ["example.org", "10.0.0.1"]
         assert Broker().advertising() == ()
 
 
 class TestHonesty:
-    """A setting that nothing reads must say that it has no effect, and the other way round."""
+    """A setting is declared without effect if and only if no code reads it."""
 
     @staticmethod
     def read_attributes() -> set[str]:
         found: set[str] = set()
         for path in SOURCE.rglob("*.py"):
-            # The machines of the core are told what they need, and read no settings.
+            # The core gets values as parameters, and reads no settings.
             if not {"settings", "core"} & set(path.parts):
                 found.update(re.findall(r"\.([a-z][a-z0-9_]+)\b", path.read_text("utf-8")))
         return found
@@ -512,7 +515,7 @@ class TestHonesty:
         for about in Topic.declared.values():
             for name in about.inherits:
                 inherited[name] = about.attribute in read
-        # These are read by the settings themselves, for what they make of them.
+        # The settings classes themselves read these.
         joined = {"listeners", "advertised.listeners", "listener.security.protocol.map"}
         joined |= {"log.dir", "log.dirs", "node.id", "controller.listener.names"}
         joined |= {"inter.broker.listener.name", "security.inter.broker.protocol"}

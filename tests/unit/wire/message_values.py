@@ -1,9 +1,9 @@
-"""Values for tests: messages of any declared class and version, made from the declaration.
+"""Test values: messages of any declared class and version, generated from the declaration.
 
-`drawn` gives hypothesis a strategy, `full` a message with every field set to something of
-its own, and `bare` one with as little in it as its version allows.  Where other libraries
-give a field a narrower meaning than the wire does (error codes, times), the values keep to
-it, because the same values must go through those libraries too.
+`drawn` returns a hypothesis strategy, `full` a message in which every field has a distinct value,
+and `bare` a message with as little in it as its version allows. Where other libraries restrict a
+field more than the wire does (error codes, times), the values obey the restriction, because the
+same values must go through those libraries too.
 """
 
 import itertools
@@ -39,7 +39,7 @@ def every_message() -> Iterator[type]:
 
 
 def every_case() -> list[Any]:
-    """Every declared message with every version of it, as pytest parameters."""
+    """Return every declared message in every version, as pytest parameters."""
     import pytest
 
     return [
@@ -55,7 +55,7 @@ def versions_of(cls: type) -> range:
 
 
 def carried(cls: type, version: int) -> list[Field]:
-    return [each for each in fields_of(cls) if each.spec.carried_by(version)]
+    return [field for field in fields_of(cls) if field.spec.carried_by(version)]
 
 
 # -- for hypothesis ------------------------------------------------------------------------
@@ -63,20 +63,20 @@ def carried(cls: type, version: int) -> list[Field]:
 
 @cache
 def drawn(cls: type, version: int) -> st.SearchStrategy[Any]:
-    """Messages or parts of a class, as a version of the message carries them."""
+    """Generate messages or parts of a class, with the fields of a version."""
     return st.builds(
-        cls, **{each.name: _drawn_field(each, version) for each in carried(cls, version)}
+        cls, **{field.name: _drawn_field(field, version) for field in carried(cls, version)}
     )
 
 
-def _drawn_field(each: Field, version: int) -> st.SearchStrategy[Any]:
-    if isinstance(each.shape, Struct) and each.spec.tag is not None:
-        # None is how a struct with nothing but defaults comes back from the wire.
-        default = each.shape.cls()
-        values = drawn(each.shape.cls, version)
+def _drawn_field(field: Field, version: int) -> st.SearchStrategy[Any]:
+    if isinstance(field.shape, Struct) and field.spec.tag is not None:
+        # A tagged struct with only defaults is decoded as None.
+        default = field.shape.cls()
+        values = drawn(field.shape.cls, version)
         return st.none() | values.map(lambda value: None if value == default else value)
-    values = _drawn_shape(each.shape, each.name, version)
-    return st.none() | values if each.nullable_in(version) else values
+    values = _drawn_shape(field.shape, field.name, version)
+    return st.none() | values if field.nullable_in(version) else values
 
 
 def _drawn_shape(shape: Shape, name: str, version: int) -> st.SearchStrategy[Any]:
@@ -114,26 +114,26 @@ def _drawn_fixed(shape: Fixed, name: str) -> st.SearchStrategy[Any]:
 
 
 def full(cls: type, version: int) -> Any:
-    """A message in which every field has a value of its own, and every array two elements."""
+    """Return a message in which every field has a distinct value, and every array two elements."""
     counter = itertools.count(1)
-    return _made(cls, version, lambda each: _full_shape(each.shape, each.name, version, counter))
+    return _made(cls, version, lambda field: _full_shape(field.shape, field.name, version, counter))
 
 
 def bare(cls: type, version: int) -> Any:
-    """A message with null, empty or default for every field."""
+    """Return a message with null, empty or default for every field."""
 
-    def emptiest(each: Field) -> Any:
-        if each.nullable_in(version):
+    def emptiest(field: Field) -> Any:
+        if field.nullable_in(version):
             return None
-        if each.spec.tag is not None:
-            return each.default
-        return {Text: "", Blob: b"", Array: []}.get(type(each.shape), _zero(each.shape))
+        if field.spec.tag is not None:
+            return field.default
+        return {Text: "", Blob: b"", Array: []}.get(type(field.shape), _zero(field.shape))
 
     return _made(cls, version, emptiest)
 
 
 def _made(cls: type, version: int, value: Callable[[Field], Any]) -> Any:
-    return cls(**{each.name: value(each) for each in carried(cls, version)})
+    return cls(**{field.name: value(field) for field in carried(cls, version)})
 
 
 def _zero(shape: Shape) -> Any:
@@ -153,7 +153,7 @@ def _full_shape(shape: Shape, name: str, version: int, counter: Iterator[int]) -
             return [_full_shape(item, name, version, counter) for _ in range(2)]
         case Struct(cls=cls):
             return _made(
-                cls, version, lambda each: _full_shape(each.shape, each.name, version, counter)
+                cls, version, lambda field: _full_shape(field.shape, field.name, version, counter)
             )
         case Fixed():
             return _full_fixed(shape, name, n)

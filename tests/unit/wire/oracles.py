@@ -1,7 +1,7 @@
-"""Two other implementations of the protocol, brought to where ours can be compared with them.
+"""Two other implementations of the protocol, as oracles for Hightide's messages.
 
-kafka-python ships Kafka's own schemas and compiles codecs from them; kio has dataclasses
-generated from the same schemas, read by native code.
+kafka-python ships Kafka's schemas and compiles codecs from them; kio has dataclasses generated from
+the same schemas, and native decoders.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from hightide.wire.types import Array, Struct, api_of
 from tests.unit.wire.message_values import carried
 
 with warnings.catch_warnings():
-    # Loading its schemas, kafka-python calls what Python 3.11 has deprecated.
+    # While it loads its schemas, kafka-python calls functions that Python 3.11 deprecates.
     warnings.simplefilter("ignore")
     from kafka.protocol.api_message import ApiMessage
     from kafka.protocol.schemas.fields.codecs import BitField
@@ -35,9 +35,9 @@ def kafka_python_classes() -> dict[str, Any]:
     found: dict[str, Any] = {}
     waiting = [ApiMessage]
     while waiting:
-        for each in waiting.pop().__subclasses__():
-            found.setdefault(each.__name__, each)
-            waiting.append(each)
+        for subclass in waiting.pop().__subclasses__():
+            found.setdefault(subclass.__name__, subclass)
+            waiting.append(subclass)
     return found
 
 
@@ -47,21 +47,21 @@ def kafka_python_knows(cls: type, version: int) -> bool:
 
 
 def to_kafka_python(ours: Any, theirs: Any, version: int) -> Any:
-    """The same message as an object of kafka-python; `theirs` is its class."""
+    """Convert a message to an object of kafka-python; `theirs` is its class."""
     known = theirs._struct.fields
     values = {}
-    for each in carried(type(ours), version):
-        value = getattr(ours, each.name)
-        if each.spec.tag is not None and value == each.default:
+    for field in carried(type(ours), version):
+        value = getattr(ours, field.name)
+        if field.spec.tag is not None and value == field.default:
             continue
-        # kafka-python has shorter names where it turns a number into a set of operations.
-        name = each.name if each.name in known else "authorized_operations"
-        assert name in known, f"kafka-python has no {each.name} in {theirs}"
+        # kafka-python has shorter names where it converts a number to a set of operations.
+        name = field.name if field.name in known else "authorized_operations"
+        assert name in known, f"kafka-python has no {field.name} in {theirs}"
         if getattr(known[name], "_type", None) is BitField:
             value = BitField.from_32_bit_field(value & 0xFFFFFFFF)
-        elif isinstance(each.shape, Struct) and value is not None:
+        elif isinstance(field.shape, Struct) and value is not None:
             value = to_kafka_python(value, known[name].data_class, version)
-        elif isinstance(each.shape, Array) and isinstance(each.shape.item, Struct) and value:
+        elif isinstance(field.shape, Array) and isinstance(field.shape.item, Struct) and value:
             value = [to_kafka_python(one, known[name].data_class, version) for one in value]
         values[name] = value
     return theirs(**values)
@@ -92,7 +92,7 @@ def kio_class(cls: type, version: int) -> Any:
 
 
 def milliseconds(value: Any) -> Any:
-    """kio's times and intervals as the numbers that the wire has."""
+    """Convert kio's times and intervals to the numbers of the wire."""
     if isinstance(value, datetime.datetime):
         value = value - EPOCH
     return value // datetime.timedelta(milliseconds=1) if is_interval(value) else value
@@ -103,21 +103,21 @@ def is_interval(value: Any) -> bool:
 
 
 def same_as_kio(ours: Any, theirs: Any, version: int, where: str) -> None:
-    """Asserts that two structs have the same fields with the same values."""
-    known = [each.name for each in dataclasses.fields(theirs)]
+    """Assert that two structs have the same fields with the same values."""
+    known = [field.name for field in dataclasses.fields(theirs)]
     mine = carried(type(ours), version)
-    # kio drops the unit from the names of times and intervals, which it gives types.
-    assert [each.name.removesuffix("_ms") for each in mine] == [
+    # kio has types for times and intervals, and drops the unit from their names.
+    assert [field.name.removesuffix("_ms") for field in mine] == [
         name.removesuffix("_ms") for name in known
     ], where
-    for each, name in zip(mine, known, strict=True):
-        value, other = getattr(ours, each.name), getattr(theirs, name)
-        inside = f"{where}.{each.name}"
-        if isinstance(each.shape, Struct) and each.spec.tag is not None and value is None:
-            value = each.shape.cls()
-        if isinstance(each.shape, Struct) and value is not None:
+    for field, name in zip(mine, known, strict=True):
+        value, other = getattr(ours, field.name), getattr(theirs, name)
+        inside = f"{where}.{field.name}"
+        if isinstance(field.shape, Struct) and field.spec.tag is not None and value is None:
+            value = field.shape.cls()
+        if isinstance(field.shape, Struct) and value is not None:
             same_as_kio(value, other, version, inside)
-        elif isinstance(each.shape, Array) and isinstance(each.shape.item, Struct) and value:
+        elif isinstance(field.shape, Array) and isinstance(field.shape.item, Struct) and value:
             for one, another in zip(value, other, strict=True):
                 same_as_kio(one, another, version, inside)
         else:

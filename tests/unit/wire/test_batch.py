@@ -1,4 +1,4 @@
-"""Record batches: what is built comes back, other clients agree, damage is named."""
+"""Record batches: round trips, agreement with other clients, and named damage."""
 
 import struct
 import warnings
@@ -31,7 +31,7 @@ from hightide.wire.control import ControlType, Marker, build_marker, control_typ
 from hightide.wire.crc import _load_package, crc32c
 from hightide.wire.errors import Corrupt
 
-# What kafka-python does while it is imported is not ours to mend.
+# Ignore the warnings that the import of kafka-python causes.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import kafka.codec
@@ -59,13 +59,13 @@ def sample(count: int = 20) -> list[Record]:
 
 
 def resealed(batch: bytearray) -> bytearray:
-    """The batch with a CRC that suits what was done to it."""
+    """Return the batch with a new, matching CRC."""
     struct.pack_into(">I", batch, CRC_AT, crc32c(memoryview(batch)[ATTRIBUTES_AT:]))
     return batch
 
 
 def with_payload(payload: bytes, count: int, **fields: int) -> bytearray:
-    """A batch whose records part is whatever the test wants."""
+    """Return a batch with any bytes as its records."""
     header = read_header(build([Record(0, NOW_MS, None, None)]))
     header = header._replace(
         batch_length=HEADER_BYTES - 12 + len(payload),
@@ -175,7 +175,7 @@ class TestBuilding:
 
 
 class TestOtherClients:
-    """Both directions, with the batches of kafka-python and aiokafka (its C and Python forms)."""
+    """Both directions, with batches of kafka-python and aiokafka (C and Python implementation)."""
 
     CODECS = st.sampled_from(
         [codec for codec in Codec if codec is not Codec.SNAPPY or kafka.codec.has_snappy()]
@@ -241,7 +241,7 @@ class TestOtherClients:
         header = check(memoryview(batch), 0, len(batch))
         assert header.is_transactional
         assert (header.producer_id, header.producer_epoch, header.base_sequence) == (9, 2, 4)
-        # A batch that does not shrink is sent as it is.
+        # A batch that does not get smaller is sent uncompressed.
         assert header.codec in (codec, Codec.NONE)
         assert list(records(batch)) == expected
         if codec is Codec.NONE and header.max_timestamp >= 0 and header.base_timestamp:
@@ -314,7 +314,7 @@ class TestDamage:
             with pytest.raises(Corrupt):
                 list(records(batch[:end]))
             with pytest.raises(Corrupt):
-                # The bytes are there but the batch says that it is shorter.
+                # The bytes are there, but the header says that the batch is shorter.
                 list(records(struct.pack(">qi", 0, end - 12) + batch[12:end]))
 
     def test_any_flipped_bit_that_the_crc_covers_is_seen(self) -> None:

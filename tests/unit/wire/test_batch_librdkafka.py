@@ -1,6 +1,6 @@
-"""Our batches and librdkafka's, through the broker that librdkafka itself has for tests.
+"""Hightide's batches and librdkafka's, through librdkafka's mock broker.
 
-That broker stores what it is sent without looking inside, so each side reads the other's bytes.
+The mock broker stores batches without decoding them, so each side reads the bytes of the other.
 """
 
 import socket
@@ -32,7 +32,7 @@ Response = TypeVar("Response")
 def call(
     address: tuple[str, int], request: object, expected: type[Response], version: int
 ) -> Response:
-    """One request on a connection of its own."""
+    """Send one request on a new connection."""
     with socket.create_connection(address, timeout=10) as connection:
         connection.sendall(encode_request(request, version, 1, "test"))
         stream = connection.makefile("rb")
@@ -44,7 +44,7 @@ def call(
 
 @pytest.mark.parametrize("codec", Codec)
 def test_librdkafka_and_we_read_each_others_batches(codec: Codec) -> None:
-    # The producer owns the broker, which is gone when the producer is.
+    # The producer owns the mock broker, which stops with it.
     producer = Producer(
         {
             "bootstrap.servers": "unused",
@@ -62,7 +62,7 @@ def test_librdkafka_and_we_read_each_others_batches(codec: Codec) -> None:
     (broker,) = producer.list_topics(timeout=10).brokers.values()
     address = (broker.host, broker.port)
 
-    # On a busy machine they are more than one batch, and its broker gives one at a time.
+    # On a busy machine there is more than one batch, and the mock broker returns one at a time.
     found: list[Record] = []
     while len(found) < COUNT:
         partition = FetchPartition(partition=0, fetch_offset=len(found), partition_max_bytes=2**24)

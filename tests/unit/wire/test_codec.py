@@ -1,7 +1,7 @@
-"""Messages go to bytes and come back, and bytes that break a rule are refused by name.
+"""Round trips of messages, and named errors for invalid bytes.
 
-The rules are tried on small messages declared here, so that each test shows the very bytes
-that are wrong; the real messages are held against other implementations elsewhere.
+These tests use small messages, declared here, so that each test shows the invalid bytes. Other
+tests compare the real messages with other implementations.
 """
 
 import struct
@@ -298,8 +298,10 @@ def test_strings_are_at_most_32767_bytes_long() -> None:
 
 
 def test_an_array_is_held_against_the_bytes_that_remain_before_it_is_made() -> None:
-    # A pair takes twelve bytes, so that three of them cannot lie in thirty-five.
-    refused(Pairs, struct.pack(">i", 3) + bytes(35), OLD, "3 elements, which do not fit into 35 bytes")
+    # A pair has twelve bytes, so three pairs do not fit into thirty-five.
+    refused(
+        Pairs, struct.pack(">i", 3) + bytes(35), OLD, "3 elements, which do not fit into 35 bytes"
+    )
     refused(Pairs, b"\x04" + bytes(38), FLEXIBLE, "3 elements, which do not fit into 38 bytes")
     assert len(decode(Pairs, struct.pack(">i", 3) + bytes(36), OLD).pairs or []) == 3
     for count in (2**31 - 1, 2**29, 10**6):
@@ -310,7 +312,9 @@ def test_an_array_is_held_against_the_bytes_that_remain_before_it_is_made() -> N
 def test_a_message_has_a_budget_of_objects() -> None:
     within, beyond = OBJECT_BUDGET, OBJECT_BUDGET + 1
     assert len(decode(Numbers, struct.pack(">i", within) + bytes(4 * within), OLD).numbers) > 0
-    refused(Numbers, struct.pack(">i", beyond) + bytes(4 * beyond), OLD, "exceeds the limit of objects")
+    refused(
+        Numbers, struct.pack(">i", beyond) + bytes(4 * beyond), OLD, "exceeds the limit of objects"
+    )
     more = decode(Numbers, struct.pack(">i", beyond) + bytes(4 * beyond), OLD, budget=beyond)
     assert len(more.numbers) == beyond
 
@@ -333,7 +337,7 @@ def test_memory_stays_in_proportion_when_lengths_lie() -> None:
         (Tagged, b"\0\x01\x63\xff\xff\xff\xff\x07", 2),
     ]
     for cls, data, version in hostile:
-        # The codec is made before memory is watched.
+        # Generate the codec before the memory is measured.
         refused(cls, data, version, "do not fit|are left")
     tracemalloc.start()
     for cls, data, version in hostile:
@@ -345,7 +349,7 @@ def test_memory_stays_in_proportion_when_lengths_lie() -> None:
 
 def test_a_varint_is_at_most_five_bytes_long() -> None:
     refused(Text, b"\x80\x80\x80\x80\x80\x01", FLEXIBLE, "longer than five bytes")
-    # An overlong form of a small number is legal as long as it keeps to five bytes.
+    # A longer form of a small number is valid up to five bytes.
     assert decode(Text, b"\x82\x80\x80\x80\x00x\0", FLEXIBLE).text == "x"
 
 
@@ -406,7 +410,7 @@ def test_declarations_are_at_most_eight_deep() -> None:
         encode(deep(top=None), 0)
 
 
-# -- mistakes of the encoding side ---------------------------------------------------------
+# -- encoding errors -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Every codec against other implementations, against damage and against bombs."""
+"""Every codec with other implementations, with damage and with decompression bombs."""
 
 import gzip
 import struct
@@ -27,7 +27,7 @@ from hightide.wire.compression import (
 )
 from hightide.wire.errors import Corrupt
 
-# What kafka-python does while it is imported is not ours to mend.
+# Ignore the warnings that the import of kafka-python causes.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import kafka.codec
@@ -37,7 +37,7 @@ MIB = 1024 * 1024
 
 payloads = st.one_of(
     st.binary(max_size=300),
-    # Repetition makes codecs emit back references; more than 64 KiB makes them emit several blocks.
+    # Repetition causes back references, and more than 64 KiB several blocks.
     st.builds(
         lambda unit, times: unit * times, st.binary(min_size=1, max_size=40), st.integers(1, 5000)
     ),
@@ -47,7 +47,7 @@ Transform = Callable[[bytes], bytes]
 
 
 def independent(codec: Codec) -> list[tuple[Transform, Transform]]:
-    """Encoders and decoders that other people wrote, as Kafka clients use them."""
+    """Return encoders and decoders of other Kafka clients."""
     name = codec.name.lower()
     found = [
         (getattr(aiokafka.codec, f"{name}_encode"), getattr(aiokafka.codec, f"{name}_decode")),
@@ -157,7 +157,7 @@ def test_data_cut_at_any_byte_is_corrupt(codec: Codec) -> None:
     packed = compress(codec, b"".join(b"%d " % (i * i) for i in range(60)))
     start = 0
     if codec is Codec.SNAPPY:
-        # The frame has no end mark: cut right after its header it is an empty text.
+        # The frame has no end mark: cut directly after its header it is an empty text.
         assert decompress(codec, packed[:16]) == b""
         start = 17
     for end in [*range(min(start, 16)), *range(start, len(packed))]:
@@ -251,7 +251,7 @@ BOMBS: dict[str, tuple[Codec, Callable[[], bytes]]] = {
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_bomb_is_refused_before_it_fills_the_memory(name: str) -> None:
-    """In a process of its own, because only a process tells what the codecs' own memory was."""
+    """Run in a separate process, which shows the memory of the codec libraries."""
     codec, make = BOMBS[name]
     script = f"""
 import resource, sys
@@ -275,5 +275,5 @@ def test_the_ratio_caps_what_a_small_batch_may_become_whatever_the_limit() -> No
     assert MAX_INFLATION * len(packed) + INFLATION_ALLOWANCE_BYTES < 16 * MIB
     with pytest.raises(Corrupt, match="limit"):
         decompress(Codec.ZSTD, packed, 64 * MIB)
-    # Just below the ratio is fine: a megabyte of zeros is nobody's attack.
+    # Just below the ratio is fine: a megabyte of zeros is not an attack.
     assert decompress(Codec.ZSTD, zeros_in_zstd(MIB, declared=True)) == bytes(MIB)

@@ -1,4 +1,4 @@
-"""What consumers send each other: bytes as kafka-python writes them, and back."""
+"""Subscriptions and assignments: the bytes of kafka-python, and back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hightide.wire.records.consumer_protocol import (
 )
 
 with warnings.catch_warnings():
-    # Loading its schemas, kafka-python calls what Python 3.11 has deprecated.
+    # While it loads its schemas, kafka-python calls functions that Python 3.11 deprecates.
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka.protocol.consumer import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 

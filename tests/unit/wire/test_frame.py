@@ -1,4 +1,4 @@
-"""Frames: sizes, headers of three versions, and the two exceptions that Kafka makes."""
+"""Frames: sizes, headers of three versions, and Kafka's two exceptions."""
 
 import struct
 

@@ -1,7 +1,7 @@
-"""Any bytes into every decoder: a message or WireError comes out, and memory stays bounded.
+"""Any bytes for every decoder give a message or WireError, with bounded memory.
 
-Three kinds of bytes: random ones, valid messages that were cut, and valid messages that
-were bent: a byte changed, a length replaced by a hostile one, a piece doubled or removed.
+There are three kinds of bytes: random bytes, truncated valid messages, and mutated valid messages:
+a byte changed, a length replaced by a hostile one, a part doubled or removed.
 """
 
 import random
@@ -30,26 +30,26 @@ HOSTILE = [struct.pack(">i", n) for n in (-(2**31), -2, -1, 0, 1, 2**16, 2**31 -
     b"\xff\xff",
     b"\xff",
 ]
-# No decoder may ask for more memory at once than this, whatever lengths are promised.
+# No decoder may allocate more memory at once than this, for any declared length.
 MOST_MEMORY_BYTES = 2_000_000
-# What an object of the budget may cost: with the real budget that is 16 MB for a message.
+# The maximum memory for an object of the budget; for a message that is 16 MB.
 MOST_OBJECT_BYTES = 16_000_000 // OBJECT_BUDGET
 SMALL_BUDGET = OBJECT_BUDGET // 20
 
 
 def survives(cls: type, data: bytes, version: int) -> bool:
-    """Whether the bytes were a message; anything but WireError fails the test."""
+    """Say whether the bytes are a message; any exception but WireError fails the test."""
     try:
         message = decode(cls, data, version)
     except WireError:
         return False
-    # What decodes can be encoded, though tags that were skipped do not come back.
+    # A decoded message can be encoded, but skipped tags are lost.
     assert decode(cls, encode(message, version), version) == message
     return True
 
 
 def bent(data: bytes, luck: random.Random) -> bytes:
-    """A message with one thing wrong with it."""
+    """Return a message with one mutation."""
     at, to = sorted((luck.randrange(len(data) + 1), luck.randrange(len(data) + 1)))
     match luck.randrange(5):
         case 0:
@@ -130,21 +130,21 @@ def test_any_bytes_are_an_answer_or_wire_error(data: bytes, key: int) -> None:
 
 
 def crowded(cls: type, version: int, array: Field, count: int) -> bytes:
-    """A message whose array has many elements, each as small as objects can be."""
+    """Return a message whose array has many elements of minimum size."""
     assert isinstance(array.shape, Array)
     element: Any = "ab"
     if isinstance(array.shape.item, Struct):
         element = bare(array.shape.item.cls, version)
-        for each in carried(type(element), version):
-            if isinstance(each.shape, Text):
-                setattr(element, each.name, "ab")
+        for field in carried(type(element), version):
+            if isinstance(field.shape, Text):
+                setattr(element, field.name, "ab")
     message = bare(cls, version)
     setattr(message, array.name, [element] * count)
     return encode(message, version)
 
 
 def peak_bytes(cls: type, data: bytes, version: int) -> tuple[bool, int]:
-    """Whether the bytes decode, and the most memory that it took beyond the frame."""
+    """Return whether the bytes decode, and the peak memory without the frame."""
     tracemalloc.start()
     try:
         decode(cls, data, version, budget=SMALL_BUDGET)
@@ -160,7 +160,7 @@ def peak_bytes(cls: type, data: bytes, version: int) -> tuple[bool, int]:
 def test_the_budget_of_objects_bounds_the_memory_of_a_message(key: int) -> None:
     cls = REQUESTS[key]
     version = api_of(cls).versions[1]
-    array = next(each for each in carried(cls, version) if isinstance(each.shape, Array))
+    array = next(field for field in carried(cls, version) if isinstance(field.shape, Array))
     assert isinstance(array.shape, Array)
     most = SMALL_BUDGET // objects(array.shape.item, version)
     fits, peak = peak_bytes(cls, crowded(cls, version, array, most), version)

@@ -1,4 +1,4 @@
-"""Records of `__consumer_offsets`: bytes as Kafka writes them, and back."""
+"""Records of `__consumer_offsets`: Kafka's bytes, and back."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ GROUP = GroupRecord(
 )
 CASES = [
     pytest.param(cls, version, id=f"{cls.__name__}-{version}")
-    for cls in dict.fromkeys(each for kind in KINDS.values() for each in (kind.key, kind.value))
+    for cls in dict.fromkeys(side for kind in KINDS.values() for side in (kind.key, kind.value))
     for version in versions_of(cls)
 ]
 
@@ -167,13 +167,13 @@ def test_what_is_known_of_a_classic_member_is_a_struct_that_could_be_null() -> N
         GroupRecord(ConsumerGroupMemberMetadataKey(group="g", member_id="m"), value)
     )
     assert written is not None
-    # Tag 0, its length, that it is there, the timeout, one protocol, and no tags of either.
+    # Tag 0, its length, not null, the timeout, one protocol, and no tags of either.
     member = b"\x01" + b"\0\0\0\x09" + b"\x02\x06range\x02m\0" + b"\0"
     assert written.endswith(b"\x01\0" + bytes([len(member)]) + member)
 
 
 def test_that_a_member_does_not_speak_the_classic_protocol_is_said() -> None:
-    """As Kafka 4.1 has written it.  Without the tag it would take the member for a classic one."""
+    """Bytes of Kafka 4.1. Without the tag Kafka takes the member for a classic one."""
     written = (
         b"\0\0\x04two\0\x08rdkafka\x0b/127.0.0.1\x02\x12test-10400273aa97\x01\0\0\xea`\0"
         b"\x01\0\x01\0"

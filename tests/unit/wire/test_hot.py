@@ -1,7 +1,7 @@
-"""The hand-tuned codecs say exactly what the declarations say, for every version.
+"""The hand-tuned codecs agree with the declarations in every version.
 
-Requests are decoded where a broker finds them: in the middle of a larger buffer, with other bytes
-behind, so that reading past the end would go unnoticed if the decoder did not look.
+Requests are decoded as in a broker: in the middle of a larger buffer, with other bytes after them,
+where only the decoder itself can notice a read past the end.
 """
 
 from dataclasses import dataclass
@@ -53,7 +53,10 @@ def plain_produce(request: ProduceRequest) -> Any:
         [
             (
                 topic.name.encode(),
-                [(each.index, bytes(each.records or b"")) for each in topic.partition_data],
+                [
+                    (partition.index, bytes(partition.records or b""))
+                    for partition in topic.partition_data
+                ],
             )
             for topic in request.topic_data
         ],
@@ -62,7 +65,13 @@ def plain_produce(request: ProduceRequest) -> Any:
 
 def plain_hot_produce(found: produce_codec.Produce, buf: bytearray) -> Any:
     topics = [
-        (name, [(each.partition, bytes(buf[each.start : each.end])) for each in partitions])
+        (
+            name,
+            [
+                (partition.partition, bytes(buf[partition.start : partition.end]))
+                for partition in partitions
+            ],
+        )
         for name, partitions in found.topics
     ]
     return (found.acks, found.timeout_ms, found.transactional_id, topics)
@@ -79,8 +88,8 @@ def test_a_produce_request_means_what_its_declaration_says(version: int, data: s
 
 
 def plain_fetch(request: FetchRequest, version: int) -> Any:
-    def topic_of(each: Any) -> bytes:
-        return each.topic_id.bytes if version >= 13 else each.topic.encode()
+    def topic_of(topic: Any) -> bytes:
+        return topic.topic_id.bytes if version >= 13 else topic.topic.encode()
 
     state = request.replica_state
     replica_id, replica_epoch = request.replica_id if version <= 14 else -1, -1
@@ -99,14 +108,14 @@ def plain_fetch(request: FetchRequest, version: int) -> Any:
                 topic_of(topic),
                 [
                     (
-                        each.partition,
-                        each.current_leader_epoch,
-                        each.fetch_offset,
-                        each.last_fetched_epoch,
-                        each.log_start_offset,
-                        each.partition_max_bytes,
+                        partition.partition,
+                        partition.current_leader_epoch,
+                        partition.fetch_offset,
+                        partition.last_fetched_epoch,
+                        partition.log_start_offset,
+                        partition.partition_max_bytes,
                     )
-                    for each in topic.partitions
+                    for partition in topic.partitions
                 ],
             )
             for topic in request.topics
@@ -138,7 +147,7 @@ HOT = [
 def test_damaged_requests_are_refused_by_both_codecs_or_by_none(
     hot: Any, cls: type, version: int, data: st.DataObject
 ):
-    """A hot decoder may be laxer only in what it never looks at: text that is not UTF-8."""
+    """A hot decoder is less strict only about bytes that it does not decode: text."""
     body = bytearray(encode(data.draw(drawn(cls, version)), version))
     for _ in range(data.draw(st.integers(1, 3))):
         if body and data.draw(st.booleans()):
@@ -198,19 +207,21 @@ def declared_produce(version: int, topics: Any) -> ProduceResponse:
                 name=name,
                 partition_responses=[
                     PartitionProduceResponse(
-                        index=each.partition,
-                        error_code=each.error_code,
-                        base_offset=each.base_offset,
-                        log_append_time_ms=each.log_append_time_ms,
-                        **({"log_start_offset": each.log_start_offset} if version >= 5 else {}),
-                        **({"error_message": each.error_message} if version >= 8 else {}),
+                        index=partition.partition,
+                        error_code=partition.error_code,
+                        base_offset=partition.base_offset,
+                        log_append_time_ms=partition.log_append_time_ms,
+                        **(
+                            {"log_start_offset": partition.log_start_offset} if version >= 5 else {}
+                        ),
+                        **({"error_message": partition.error_message} if version >= 8 else {}),
                         current_leader=LeaderIdAndEpoch(
-                            leader_id=each.leader[0], leader_epoch=each.leader[1]
+                            leader_id=partition.leader[0], leader_epoch=partition.leader[1]
                         )
-                        if each.leader is not None and version >= 10
+                        if partition.leader is not None and version >= 10
                         else None,
                     )
-                    for each in results
+                    for partition in results
                 ],
             )
             for name, results in topics
@@ -275,27 +286,29 @@ nodes = st.lists(
 )
 
 
-def declared_partition(version: int, each: fetch_codec.FetchedPartition) -> PartitionData:
-    """What the declaration has for it; what a version lacks stays at its default."""
+def declared_partition(version: int, partition: fetch_codec.FetchedPartition) -> PartitionData:
+    """Convert a partition to its declared class; fields that the version lacks have defaults."""
     declared = PartitionData(
-        partition_index=each.partition,
-        error_code=each.error_code,
-        high_watermark=each.high_watermark,
-        last_stable_offset=each.last_stable_offset,
+        partition_index=partition.partition,
+        error_code=partition.error_code,
+        high_watermark=partition.high_watermark,
+        last_stable_offset=partition.last_stable_offset,
         aborted_transactions=None
-        if each.aborted is None
-        else [AbortedTransaction(producer_id=i, first_offset=first) for i, first in each.aborted],
-        records=each.records.data if each.records else b"",
+        if partition.aborted is None
+        else [
+            AbortedTransaction(producer_id=i, first_offset=first) for i, first in partition.aborted
+        ],
+        records=partition.records.data if partition.records else b"",
     )
     if version >= 5:
-        declared.log_start_offset = each.log_start_offset
+        declared.log_start_offset = partition.log_start_offset
     if version >= 11:
-        declared.preferred_read_replica = each.preferred_read_replica
-    if version >= 12 and each.diverging_epoch is not None:
-        epoch, end_offset = each.diverging_epoch
+        declared.preferred_read_replica = partition.preferred_read_replica
+    if version >= 12 and partition.diverging_epoch is not None:
+        epoch, end_offset = partition.diverging_epoch
         declared.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end_offset)
-    if version >= 12 and each.leader is not None:
-        leader_id, leader_epoch = each.leader
+    if version >= 12 and partition.leader is not None:
+        leader_id, leader_epoch = partition.leader
         declared.current_leader = FetchLeader(leader_id=leader_id, leader_epoch=leader_epoch)
     return declared
 
@@ -307,7 +320,7 @@ def test_a_fetch_answer_has_the_bytes_that_its_declaration_gives(version: int, d
     topic = st.uuids() if version >= 13 else name
     topics = data.draw(st.lists(st.tuples(topic, st.lists(fetched, max_size=3)), max_size=3))
     correlation_id, session_id, code = data.draw(i32), data.draw(i32), data.draw(codes)
-    told = data.draw(nodes)
+    sent_nodes = data.draw(nodes)
     if version < 7:
         session_id = code = 0
     declared = FetchResponse(
@@ -316,14 +329,16 @@ def test_a_fetch_answer_has_the_bytes_that_its_declaration_gives(version: int, d
         responses=[
             FetchableTopicResponse(
                 **({"topic_id": topic} if version >= 13 else {"topic": topic}),
-                partitions=[declared_partition(version, each) for each in results],
+                partitions=[declared_partition(version, partition) for partition in results],
             )
             for topic, results in topics
         ],
-        node_endpoints=[NodeEndpoint(**each._asdict()) for each in told] if version >= 16 else [],
+        node_endpoints=[NodeEndpoint(**node._asdict()) for node in sent_nodes]
+        if version >= 16
+        else [],
     )
     keyed = [(t.bytes if version >= 13 else t.encode(), results) for t, results in topics]
-    parts = fetch_codec.encode(correlation_id, version, keyed, session_id, code, told)
+    parts = fetch_codec.encode(correlation_id, version, keyed, session_id, code, sent_nodes)
     whole = b"".join(part if isinstance(part, bytes) else part.data for part in parts)
     assert whole == encode_response(declared, version, correlation_id)
 

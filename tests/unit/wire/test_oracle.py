@@ -1,10 +1,10 @@
-"""Our messages against two independent implementations of the same protocol.
+"""Hightide's messages against two independent implementations of the protocol.
 
-For every declared message and version: kafka-python encodes the same values to the same
-bytes, which we decode to the same values; kio decodes our bytes to the same values, which
-it encodes to the same bytes.
+For every declared message and version: kafka-python encodes the same values to the same bytes,
+which Hightide decodes to the same values; kio decodes Hightide's bytes to the same values, and
+encodes them to the same bytes.
 
-What an oracle does not know is listed by name, so that a lack of cover is seen.
+Messages that an oracle does not know are listed by name, so that missing coverage is visible.
 """
 
 import json
@@ -40,12 +40,12 @@ from tests.unit.wire.oracles import (
 
 
 def both(name: str, *versions: int) -> set[tuple[str, int]]:
-    """Versions of a request, and of its answer."""
+    """Versions of a request, and of its response."""
     return {(name + kind, version) for kind in ("Request", "Response") for version in versions}
 
 
-# Messages, or messages with some of their versions, that an oracle does not know.  What neither
-# knows has its bytes written out in test_replication.py.
+# Messages, or versions of messages, that an oracle does not know. For messages that neither knows,
+# test_replication.py has the bytes.
 OURS = (
     both("ResignController", 0)
     | both("PublishState", 0)
@@ -151,7 +151,7 @@ def schema(name: str) -> dict[str, Any]:
 
 
 def span(text: str) -> tuple[int, int]:
-    """The versions that a schema means by 3, 3-5, 3+ or none."""
+    """Return the versions that a schema means by 3, 3-5, 3+ or none."""
     if text == "none":
         return NEVER, -1
     low, _, high = text.rstrip("+").partition("-")
@@ -167,19 +167,23 @@ def snake(name: str) -> str:
 
 
 def compare(cls: type, theirs: dict[str, Any], served: tuple[int, int], where: str) -> None:
-    """Asserts that a class has the fields of a schema in the versions that are served."""
+    """Assert that a class has the fields of a schema in the served versions."""
     expected = [field for field in theirs["fields"] if is_served(field, served)]
-    assert [each.name for each in fields_of(cls)] == [snake(f["name"]) for f in expected], where
-    for each, field in zip(fields_of(cls), expected, strict=True):
-        inside = f"{where}.{each.name}"
-        assert overlap((each.spec.since, each.spec.until), served) == within(field, served), inside
-        assert each.spec.tag == field.get("tag"), inside
-        compare_null(each, field, served, inside)
-        if each.spec.since > served[0] or each.spec.until < served[1]:
-            assert each.spec.ignorable == field.get("ignorable", False), inside
+    assert [declared.name for declared in fields_of(cls)] == [snake(f["name"]) for f in expected], (
+        where
+    )
+    for declared, field in zip(fields_of(cls), expected, strict=True):
+        inside = f"{where}.{declared.name}"
+        assert overlap((declared.spec.since, declared.spec.until), served) == within(
+            field, served
+        ), inside
+        assert declared.spec.tag == field.get("tag"), inside
+        compare_null(declared, field, served, inside)
+        if declared.spec.since > served[0] or declared.spec.until < served[1]:
+            assert declared.spec.ignorable == field.get("ignorable", False), inside
         if "default" in field:
-            assert is_default(each.default, field["default"]), inside
-        compare_shape(each.shape, field, theirs, within(field, served), inside)
+            assert is_default(declared.default, field["default"]), inside
+        compare_shape(declared.shape, field, theirs, within(field, served), inside)
 
 
 def within(field: dict[str, Any], served: tuple[int, int]) -> tuple[int, int]:
@@ -191,11 +195,11 @@ def is_served(field: dict[str, Any], served: tuple[int, int]) -> bool:
     return low <= high
 
 
-def compare_null(each: Any, field: dict[str, Any], served: tuple[int, int], where: str) -> None:
+def compare_null(declared: Any, field: dict[str, Any], served: tuple[int, int], where: str) -> None:
     versions = within(field, served)
     nullable = overlap(span(field.get("nullableVersions", "none")), versions)
     for version in range(versions[0], versions[1] + 1):
-        assert each.nullable_in(version) == (nullable[0] <= version <= nullable[1]), where
+        assert declared.nullable_in(version) == (nullable[0] <= version <= nullable[1]), where
 
 
 def is_default(ours: Any, theirs: Any) -> bool:
@@ -220,9 +224,11 @@ def compare_shape(
         return
     assert isinstance(ours, Struct), where
     shared = parent.get("commonStructs", [])
-    inner = field if "fields" in field else next(each for each in shared if each["name"] == kind)
+    inner = (
+        field if "fields" in field else next(struct for struct in shared if struct["name"] == kind)
+    )
     if inner is not field:
-        # A struct that several fields share is declared for all the versions of any of them.
+        # A struct that several fields share is declared for the versions of all of them.
         served = parent["served"]
     compare(ours.cls, {**inner, "commonStructs": shared, "served": parent["served"]}, served, where)
 
@@ -244,7 +250,7 @@ def test_is_declared_as_kafkas_schema_has_it(cls: type) -> None:
 
 
 def test_a_strategy_makes_more_than_defaults() -> None:
-    """The oracles would agree on anything if nothing were ever said."""
+    """Without values the oracles would agree on anything."""
     seen: set[str] = set()
 
     @settings(FEW, max_examples=60)

@@ -1,4 +1,4 @@
-"""A follower's Fetch, hand-tuned: the same bytes and the same meaning as the declarations have."""
+"""A follower's Fetch, hand-tuned: the same bytes and values as the declarations."""
 
 import contextlib
 import uuid
@@ -27,10 +27,10 @@ from tests.unit.wire.message_values import drawn
 
 i32 = st.integers(-(2**31), 2**31 - 1)
 i64 = st.integers(-(2**63), 2**63 - 1)
-ids = st.uuids().map(lambda each: each.bytes)
+ids = st.uuids().map(lambda value: value.bytes)
 requests = st.builds(
     Fetch,
-    i32.filter(lambda each: each != -1),
+    i32.filter(lambda value: value != -1),
     i32,
     i32,
     i32,
@@ -65,14 +65,14 @@ def declared(request: Fetch) -> FetchRequest:
                 topic_id=uuid.UUID(bytes=topic),
                 partitions=[
                     FetchPartition(
-                        partition=each.partition,
-                        current_leader_epoch=each.current_leader_epoch,
-                        fetch_offset=each.fetch_offset,
-                        last_fetched_epoch=each.last_fetched_epoch,
-                        log_start_offset=each.log_start_offset,
-                        partition_max_bytes=each.max_bytes,
+                        partition=partition.partition,
+                        current_leader_epoch=partition.current_leader_epoch,
+                        fetch_offset=partition.fetch_offset,
+                        last_fetched_epoch=partition.last_fetched_epoch,
+                        log_start_offset=partition.log_start_offset,
+                        partition_max_bytes=partition.max_bytes,
                     )
-                    for each in wanted
+                    for partition in wanted
                 ],
             )
             for topic, wanted in request.topics
@@ -142,15 +142,15 @@ def plain(answer: FetchResponse) -> Any:
             topic.topic_id.bytes,
             [
                 (
-                    each.partition_index,
-                    each.error_code,
-                    each.high_watermark,
-                    each.log_start_offset,
-                    bytes(each.records or b""),
-                    pair(each.diverging_epoch),
-                    pair(each.current_leader),
+                    partition.partition_index,
+                    partition.error_code,
+                    partition.high_watermark,
+                    partition.log_start_offset,
+                    bytes(partition.records or b""),
+                    pair(partition.diverging_epoch),
+                    pair(partition.current_leader),
                 )
-                for each in topic.partitions
+                for partition in topic.partitions
             ],
         )
         for topic in answer.responses
@@ -160,7 +160,10 @@ def plain(answer: FetchResponse) -> Any:
 
 def plain_hot(answer: replica_fetch_codec.ReplicaFetchResponse) -> Any:
     topics = [
-        (topic, [(*each[:4], bytes(each.records), *each[5:]) for each in results])
+        (
+            topic,
+            [(*partition[:4], bytes(partition.records), *partition[5:]) for partition in results],
+        )
         for topic, results in answer.topics
     ]
     return answer.error_code, answer.session_id, topics
@@ -177,7 +180,7 @@ def test_records_are_views_of_the_frame_they_came_in():
     parts = fetch_codec.encode(
         1, VERSION, [(bytes(16), [fetch_codec.FetchedPartition(0, 0, 9, 9, 0, Records())])]
     )
-    frame = bytearray(b"".join(each if isinstance(each, bytes) else b"r" * 300 for each in parts))
+    frame = bytearray(b"".join(part if isinstance(part, bytes) else b"r" * 300 for part in parts))
     answer = replica_fetch_codec.decode(memoryview(frame)[4:])
     records = answer.topics[0][1][0].records
     assert records == b"r" * 300
@@ -189,9 +192,9 @@ class Records:
 
 
 def both(body: bytes) -> None:
-    """Both decoders refuse the bytes or read the same in them.
+    """Both decoders refuse the bytes or decode the same values.
 
-    The tuned one may be laxer only in what it passes over: the tags that followers do not need.
+    The tuned one is less strict only about fields that it skips, which followers do not need.
     """
     try:
         found = replica_fetch_codec.decode(memoryview(b"\0\0\0\1\0" + body))
@@ -203,7 +206,7 @@ def both(body: bytes) -> None:
         wanted = decode(FetchResponse, body, VERSION)
     except WireError as error:
         passed_over = ("tag", "snapshot_id", "node_endpoints", "UTF-8", "too early", "varint")
-        assert any(each in str(error) for each in passed_over)  # noqa: PT017
+        assert any(text in str(error) for text in passed_over)  # noqa: PT017
         return
     assert plain_hot(found) == plain(wanted)
 

@@ -1,4 +1,4 @@
-"""Bytes of the messages that no other library knows, written out field by field."""
+"""The bytes of messages that no other library knows, field by field."""
 
 import uuid
 from typing import Any

@@ -66,7 +66,7 @@ def test_an_empty_transaction_has_no_list_of_partitions() -> None:
 
 
 def test_fields_of_later_versions_are_passed_over() -> None:
-    """KIP-915: whoever writes more adds tags, and version 1 stays readable."""
+    """KIP-915: later fields are tagged, so version 1 stays readable."""
     data = encode_value(value())
     assert data.endswith(b"\0")
     assert decode_value(data[:-1] + bytes.fromhex("01 09 02 ffff")) == value()
