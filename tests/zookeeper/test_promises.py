@@ -110,16 +110,16 @@ def test_a_refused_write_takes_no_zxid(embedded, zookeeper):
 def test_a_zxid_that_a_client_has_seen_is_never_given_again(server):
     """Not even if the server is killed right after the response."""
     seen = 0
-    for life in range(5):
+    for round_number in range(5):
         with Wire(server.hosts) as wire:
             for number in range(20):
-                path = f"/{life}-{number}"
+                path = f"/{round_number}-{number}"
                 zxid = wire.call(jute.CREATE, create(path)).zxid
                 assert zxid > seen
                 refused = wire.call(jute.CREATE, create(path))
                 assert (refused.code, refused.zxid) == (-110, zxid)
                 seen = zxid
-            wire.request(jute.CREATE, create(f"/{life}-under-way"))
+            wire.request(jute.CREATE, create(f"/{round_number}-under-way"))
             server.kill()
             try:
                 message = wire.receive()

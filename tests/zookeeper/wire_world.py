@@ -72,7 +72,7 @@ class WireWorld:
     def _new(self, number: int) -> Wire:
         session = Wire(self.hosts)
         generation = sum(name.startswith(f"session {number}") for name in self.owners.values())
-        self.owners[session.session[0]] = f"session {number}, life {generation}"
+        self.owners[session.session[0]] = f"session {number}, generation {generation}"
         return session
 
     # Requests.

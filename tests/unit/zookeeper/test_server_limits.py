@@ -151,7 +151,7 @@ def test_any_bytes_are_a_read_or_malformed(kind, body):
 def test_any_bytes_are_a_write_or_malformed(kind, body):
     requester = _Requester()
     try:
-        request = requests.read_write_request(kind, Reader(body))
+        request = requests.decode_write(kind, Reader(body))
         outcome = requester.tree.decide(request, 1, 0, requester.identity).outcome
     except ZooKeeperError as refusal:
         outcome = refusal
@@ -161,7 +161,7 @@ def test_any_bytes_are_a_write_or_malformed(kind, body):
 @given(BODIES)
 def test_any_bytes_are_a_multi_or_malformed(body):
     try:
-        kinds, request = requests.read_multi_request(Reader(body))
+        kinds, request = requests.decode_multi(Reader(body))
     except ZooKeeperError:
         return
     assert len(kinds) == len(request.operations)

@@ -116,10 +116,10 @@ class Connection(Channel):
             )
         elif kind in requests.READS:
             self._after_writes(
-                partial(self._read_request, xid, kind, body), after_all_writes=kind == requests.SYNC
+                partial(self._execute_read, xid, kind, body), after_all_writes=kind == requests.SYNC
             )
         else:
-            self._write_request(xid, kind, body)
+            self._submit_write(xid, kind, body)
 
     def on_close(self) -> None:
         self._sessions.released(self.session_id, self)
@@ -228,7 +228,7 @@ class Connection(Channel):
         self.resume_reading()
         return self.is_open
 
-    def _read_request(self, xid: int, kind: int, body: Reader) -> None:
+    def _execute_read(self, xid: int, kind: int, body: Reader) -> None:
         try:
             answer = requests.READS[kind](self, body)
         except ZooKeeperError as refusal:
@@ -236,14 +236,14 @@ class Connection(Channel):
         else:
             self._reply(xid, answer)
 
-    def _write_request(self, xid: int, kind: int, body: Reader) -> None:
+    def _submit_write(self, xid: int, kind: int, body: Reader) -> None:
         kinds: list[int] = []
         request: Request
         try:
             if kind == requests.MULTI:
-                kinds, request = requests.read_multi_request(body)
+                kinds, request = requests.decode_multi(body)
             else:
-                request = requests.read_write_request(kind, body)
+                request = requests.decode_write(kind, body)
         except ZooKeeperError as refusal:
             self._after_writes(partial(self._reply_error, xid, refusal))
             return

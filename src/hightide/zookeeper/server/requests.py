@@ -121,7 +121,7 @@ _OPERATIONS: dict[int, Callable[[Reader], op.Operation]] = {
 _WRITES: dict[int, Callable[[Reader], op.Request]] = {**_OPERATIONS, SET_ACL: _set_acl}
 
 
-def read_write_request(kind: int, body: Reader) -> op.Request:
+def decode_write(kind: int, body: Reader) -> op.Request:
     """Decode a write request other than a multi."""
     if kind not in _WRITES:
         raise Unimplemented(detail=f"request {kind}")
@@ -134,7 +134,7 @@ def read_write_request(kind: int, body: Reader) -> op.Request:
         raise
 
 
-def read_multi_request(body: Reader) -> tuple[list[int], op.Multi]:
+def decode_multi(body: Reader) -> tuple[list[int], op.Multi]:
     """Decode a multi; return the types of the parts of the response, and the operations."""
     kinds: list[int] = []
     operations: list[op.Operation | op.Refused] = []
