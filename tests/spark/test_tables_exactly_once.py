@@ -144,10 +144,10 @@ def test_nothing_is_missing_or_twice_wherever_the_driver_dies(
         write = table_writer(f"{kind}:{table}", partition_by="day", name="events", compact_at=3)
         with suppress(StreamingQueryException):
             run(spark, source, checkpoint, write)
-        write.settle()
+        write.wait()
     write = table_writer(f"{kind}:{table}", partition_by="day", name="events", compact_at=3)
     run(spark, source, checkpoint, write)
-    write.settle()
+    write.wait()
 
     assert death.happened == death.steps
     everything = Counter(range(ROWS * len(death.steps)))

@@ -135,10 +135,10 @@ class FileFollower:
 
     def lines(self, now_s: float, byte_limit: int) -> Iterator[tuple[OpenFile, Line]]:
         """Yield the new lines of all files in turn, up to a number of bytes."""
-        taken = 0
+        bytes_read = 0
         ended: set[Identity] = set()
         # A truncated file may add its copy to the open files, so list them again.
-        while taken < byte_limit and (busy := [it for it in self.open if it not in ended]):
+        while bytes_read < byte_limit and (busy := [it for it in self.open if it not in ended]):
             for followed in [self.open[identity] for identity in busy]:
                 if followed.is_cut():
                     for line in self._restart(followed, now_s):
@@ -146,7 +146,7 @@ class FileFollower:
                 before = followed.offset
                 for line in followed.read(now_s):
                     yield followed, line
-                taken += followed.offset - before
+                bytes_read += followed.offset - before
                 if followed.offset == before:
                     ended.add(followed.identity)
         for followed in list(self.open.values()):

@@ -198,8 +198,8 @@ class ExactlyOnceSender(Sender):
         """Ask a fenced producer for the reason, by an abort, which it refuses with it."""
         try:
             self._producer.abort_transaction(0)
-        except library().KafkaException as told:
-            return told.args[0]
+        except library().KafkaException as refused:
+            return refused.args[0]
         return super()._asked(error)
 
     def _judged(self, error: Any) -> Exception:

@@ -295,10 +295,10 @@ class BlockingClient:
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int | tuple[int, str]]) -> None:
         """Commit offsets for a group without members."""
-        told = self._loop.run(self._admin.groups.commit(group, offsets))
-        for refusal in told.values():
-            if refusal is not None:
-                raise refusal
+        results = self._loop.run(self._admin.groups.commit(group, offsets))
+        for error in results.values():
+            if error is not None:
+                raise error
 
     # -- writing -----------------------------------------------------------------------------
 

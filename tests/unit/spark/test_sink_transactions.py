@@ -12,12 +12,12 @@ from hightide.spark.sink.marker import (
     Refused,
     Replaced,
     Verdict,
+    batch_marker,
     check_owner,
     decide,
     newest,
     read,
-    taken_over,
-    written,
+    takeover_marker,
 )
 from tests.unit.spark.sink_world import BATCHES, SIZE, Checkpoint, Fate, World
 
@@ -165,14 +165,14 @@ def test_whoever_was_replaced_is_told_by_whom():
 
 
 def test_who_takes_over_keeps_what_was_written_in_this_life():
-    assert taken_over(Marker(3, "q", "old", "i"), OURS) == Marker(3, "q", "run", "i")
-    assert taken_over(Marker(9, "p", "old", "i"), OURS) == Marker(5, "q", "run")
-    assert taken_over(None, OURS) == Marker(5, "q", "run")
+    assert takeover_marker(Marker(3, "q", "old", "i"), OURS) == Marker(3, "q", "run", "i")
+    assert takeover_marker(Marker(9, "p", "old", "i"), OURS) == Marker(5, "q", "run")
+    assert takeover_marker(None, OURS) == Marker(5, "q", "run")
 
 
 @given(st.integers(0, 2**40), st.text(), st.text(), st.text())
 def test_a_marker_is_read_as_it_was_written(batch, query, run, input):
-    marker = written(Claim(query, run, batch, input))
+    marker = batch_marker(Claim(query, run, batch, input))
     assert marker.next_batch == batch + 1
     assert read({("t", 0): (batch + 1, marker.metadata)}) == {("t", 0): marker}
 

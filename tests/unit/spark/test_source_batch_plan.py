@@ -29,11 +29,11 @@ from hightide.spark.source.offsets import (
     LogEnd,
     PositionError,
     SinceTimestamp,
+    from_json,
     is_settled,
-    parsed,
     questions,
     resolved,
-    written,
+    to_json,
 )
 
 EARLIEST, LATEST = -2, -1
@@ -47,25 +47,25 @@ sizes = st.lists(st.integers(1, 100_000), min_size=1, max_size=8)
 
 
 def test_offsets_are_written_as_sparks_kafka_source_writes_them() -> None:
-    assert written({B: 40, C: 1, A: 23}) == {"t": {"0": 23, "1": 40}, "u": {"0": 1}}
+    assert to_json({B: 40, C: 1, A: 23}) == {"t": {"0": 23, "1": 40}, "u": {"0": 1}}
 
 
 @settings(deadline=None)
 @given(offsets)
 def test_equal_offsets_are_equal_text_and_are_read_back(given_offsets: dict) -> None:
-    text = json.dumps(written(given_offsets))
+    text = json.dumps(to_json(given_offsets))
     turned = dict(reversed(given_offsets.items()))
-    assert json.dumps(written(turned)) == text
-    assert parsed(json.loads(text)) == given_offsets
+    assert json.dumps(to_json(turned)) == text
+    assert from_json(json.loads(text)) == given_offsets
 
 
 def test_partitions_stand_in_the_order_of_their_numbers() -> None:
-    assert list(written({("t", 10): 0, ("t", 9): 0})["t"]) == ["9", "10"]
+    assert list(to_json({("t", 10): 0, ("t", 9): 0})["t"]) == ["9", "10"]
 
 
 def test_a_start_that_is_not_decided_is_not_the_one_of_a_query_that_found_no_topic() -> None:
-    assert written({}) != UNDECIDED
-    assert parsed(UNDECIDED) == {}
+    assert to_json({}) != UNDECIDED
+    assert from_json(UNDECIDED) == {}
 
 
 # -- from batch to batch ---------------------------------------------------------------------

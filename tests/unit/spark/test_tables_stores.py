@@ -108,7 +108,7 @@ def test_small_files_are_joined_in_the_background(store):
     for n in range(6):
         store.commit(Change((staged(store, [n]),)))
     background.consider(store.snapshot().files)
-    background.settle()
+    background.wait()
     assert len(store.snapshot().files) == 1
     assert ids_in(store) == list(range(6))
     assert compact(store) == 0
@@ -121,7 +121,7 @@ def test_a_failure_to_join_costs_nothing(store, monkeypatch, caplog):
     with monkeypatch.context() as patch:
         patch.setattr(pq, "ParquetWriter", None)
         background.consider(store.snapshot().files)
-        background.settle()
+        background.wait()
     assert "could not be merged" in caplog.text
     assert ids_in(store) == [0, 1]
 

@@ -96,18 +96,18 @@ def encoded(
     read: Rows, first: int, max_bytes: int, codec: Codec, **producer: Any
 ) -> tuple[int, bytes]:
     """Return the first row that is not in the batch, and the batch."""
-    taken: list[tuple[int, int, bytes | None, bytes | None, Headers]] = []
+    rows: list[tuple[int, int, bytes | None, bytes | None, Headers]] = []
     size = HEADER_BYTES
     for row in range(first, len(read.timestamps)):
         key, value = read.key.item(row), read.value.item(row)
         headers = tuple(_headers(read, row))
         size += _MAX_NUMBERS_BYTES + len(key or b"") + len(value or b"")
         size += sum(10 + len(name) + len(content or b"") for name, content in headers)
-        if size > max_bytes and taken:
+        if size > max_bytes and rows:
             break
-        taken.append((row - first, int(read.timestamps[row]), key, value, headers))
-    batch = build(taken, codec=codec, **producer)
-    return first + len(taken), bytes(batch)
+        rows.append((row - first, int(read.timestamps[row]), key, value, headers))
+    batch = build(rows, codec=codec, **producer)
+    return first + len(rows), bytes(batch)
 
 
 def _headers(read: Rows, row: int) -> Iterator[tuple[str, bytes | None]]:

@@ -218,7 +218,7 @@ def _misfits(text: Column, found: Column, wanted: StructType) -> Column:
     given = F.map_filter(_members(text), lambda _, value: value.isNotNull())
     lost = F.array_except(F.map_keys(given), F.map_keys(_members(F.to_json(found))))
     lost = F.array_intersect(lost, F.map_keys(_members(types)))
-    told = F.transform(
+    misfits = F.transform(
         lost,
         lambda name: F.concat(
             name,
@@ -228,7 +228,7 @@ def _misfits(text: Column, found: Column, wanted: StructType) -> Column:
             F.substring(F.element_at(given, name), 1, SHOWN),
         ),
     )
-    return F.when(F.size(lost) > 0, F.array_join(told, "; "))
+    return F.when(F.size(lost) > 0, F.array_join(misfits, "; "))
 
 
 def _inside(shown: Column) -> Column:

@@ -83,7 +83,7 @@ class Values:
 
     spark: DataType
     array: Callable[[list[Any]], pa.Array]
-    written: Callable[[Any], Any]
+    encode: Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Column:
     spark: DataType
     is_nullable: bool
     array: Callable[[list[Any]], pa.Array]
-    written: Callable[[Any], Any]
+    encode: Callable[[Any], Any]
 
 
 def columns_of(message: Descriptor, inside: tuple[str, ...] = ()) -> list[Column]:
@@ -122,7 +122,7 @@ def array_of(columns: list[Column], messages: list[Any]) -> pa.Array:
 def arguments_of(columns: list[Column], row: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of a message, from a row."""
     return {
-        column.name: column.written(row[column.name])
+        column.name: column.encode(row[column.name])
         for column in columns
         if row.get(column.name) is not None
     }
@@ -145,14 +145,14 @@ def _column(field: FieldDescriptor, inside: tuple[str, ...]) -> Column:
             ArrayType(values.spark, False),
             False,
             repeated,
-            lambda row: [values.written(item) for item in row],
+            lambda row: [values.encode(item) for item in row],
         )
 
     def always(messages: list[Any]) -> pa.Array:
         return values.array(list(map(get, messages)))
 
     array = _optional(field.name, values) if field.has_presence else always
-    return Column(field.name, values.spark, field.has_presence, array, values.written)
+    return Column(field.name, values.spark, field.has_presence, array, values.encode)
 
 
 def _optional(name: str, values: Values) -> Callable[[list[Any]], pa.Array]:
@@ -187,10 +187,10 @@ def _map(field: FieldDescriptor, inside: tuple[str, ...]) -> Column:
             values.array([value for _, value in pairs]),
         )
 
-    def written(row: Any) -> Any:
-        return {keys.written(key): values.written(value) for key, value in dict(row).items()}
+    def encode(row: Any) -> Any:
+        return {keys.encode(key): values.encode(value) for key, value in dict(row).items()}
 
-    return Column(field.name, MapType(keys.spark, values.spark, False), False, array, written)
+    return Column(field.name, MapType(keys.spark, values.spark, False), False, array, encode)
 
 
 def _values(field: FieldDescriptor, inside: tuple[str, ...]) -> Values:
@@ -236,7 +236,7 @@ def _message(message: Descriptor, inside: tuple[str, ...]) -> Values:
         return Values(
             inner.spark,
             lambda found: inner.array([value.value for value in found]),
-            lambda value: make({"value": inner.written(value)}),
+            lambda value: make({"value": inner.encode(value)}),
         )
     if name in JSON_LIKE:
         return Values(

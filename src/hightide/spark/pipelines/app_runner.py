@@ -110,7 +110,7 @@ class Signals:
         self.requested.set()
 
 
-class Watch:
+class StatusKeeper:
     """The status of a running app: keeps it, writes it and shows it."""
 
     def __init__(self, app: App, file: Path, show: Show) -> None:
@@ -129,7 +129,7 @@ class Watch:
             updated_ms=now,
         )
 
-    def tell(self, *, force: bool = True, **changes: Any) -> None:
+    def update(self, *, force: bool = True, **changes: Any) -> None:
         """Update the status; write it if it changed or the last write is too old."""
         after = dataclasses.replace(self.status, **changes)
         now = now_ms()
@@ -138,14 +138,14 @@ class Watch:
             status.write(self._folder, self.status)
         self._show(self.status)
 
-    def look(self, running: RunningQueries) -> None:
+    def refresh(self, running: RunningQueries) -> None:
         """Update the status of every query."""
         known = {query.name: query for query in self.status.queries}
         queries = tuple(
             self._updated(known.get(name) or self._new(name), query)
             for name, query in running.queries.items()
         )
-        self.tell(force=False, queries=queries)
+        self.update(force=False, queries=queries)
 
     def _new(self, name: str) -> QueryStatus:
         declared = self._app.queries.get(name)
@@ -160,7 +160,7 @@ class Watch:
     def end(self, state: State) -> None:
         """Set the final state of the app and all queries."""
         queries = tuple(dataclasses.replace(query, state=state) for query in self.status.queries)
-        self.tell(state=state, queries=queries)
+        self.update(state=state, queries=queries)
 
     def fail(self, error: str, failed: Collection[str]) -> None:
         """Set some queries to failed, and the others to stopped."""
@@ -170,7 +170,7 @@ class Watch:
             else dataclasses.replace(query, state=State.STOPPED)
             for query in self.status.queries
         )
-        self.tell(state=State.FAILED, queries=queries, error=error)
+        self.update(state=State.FAILED, queries=queries, error=error)
 
 
 def now_ms() -> int:
@@ -200,9 +200,9 @@ def run(
     say: Say,
 ) -> AppStatus:
     """Run an app until it ends, fails or is asked to stop."""
-    watch = Watch(app, file, show)
-    with status.app_lock(folder_of(app), app.name), _stoppable(watch) as signals:
-        watch.tell()
+    keeper = StatusKeeper(app, file, show)
+    with status.app_lock(folder_of(app), app.name), _stoppable(keeper) as signals:
+        keeper.update()
         running: RunningQueries | None = None
         try:
             prepare(app, file)
@@ -210,19 +210,19 @@ def run(
             signals.listen()
             if not signals.requested.is_set():
                 running = app.start(once=once, only=only, say=say)
-                _follow(running, watch, signals, patience_s, say)
+                _follow(running, keeper, signals, patience_s, say)
         except NoJava as error:
-            watch.fail(str(error), ())
+            keeper.fail(str(error), ())
             raise
         except Exception as error:
-            raise _failed(error, app, file, running, watch) from error
-        watch.end(State.STOPPED if signals.requested.is_set() else State.FINISHED)
-    return watch.status
+            raise _failed(error, app, file, running, keeper) from error
+        keeper.end(State.STOPPED if signals.requested.is_set() else State.FINISHED)
+    return keeper.status
 
 
 @contextmanager
-def _stoppable(watch: Watch) -> Iterator[Signals]:
-    signals = Signals(at_once=lambda: watch.end(State.STOPPED))
+def _stoppable(keeper: StatusKeeper) -> Iterator[Signals]:
+    signals = Signals(at_once=lambda: keeper.end(State.STOPPED))
     signals.listen()
     try:
         yield signals
@@ -231,24 +231,24 @@ def _stoppable(watch: Watch) -> Iterator[Signals]:
 
 
 def _follow(
-    running: RunningQueries, watch: Watch, signals: Signals, patience_s: float, say: Say
+    running: RunningQueries, keeper: StatusKeeper, signals: Signals, patience_s: float, say: Say
 ) -> None:
-    watch.tell(state=State.RUNNING)
+    keeper.update(state=State.RUNNING)
     while True:
         ended = running.wait(LOOK_S)
-        watch.look(running)
+        keeper.refresh(running)
         if ended:
             return
         if signals.requested.is_set():
             say("Stopping after the current micro-batches; press Ctrl-C again to stop at once.")
-            watch.tell(state=State.STOPPING)
+            keeper.update(state=State.STOPPING)
             running.stop(patience_s)
-            watch.look(running)
+            keeper.refresh(running)
             return
 
 
 def _failed(
-    error: Exception, app: App, file: Path, running: RunningQueries | None, watch: Watch
+    error: Exception, app: App, file: Path, running: RunningQueries | None, keeper: StatusKeeper
 ) -> RunFailed:
     """Log a failure, and return the exception for the user."""
     from hightide.spark.streams import StreamsError
@@ -260,7 +260,7 @@ def _failed(
     # If Spark itself has died, it cannot be asked.
     with suppress(Exception):
         if running is not None:
-            watch.look(running)
+            keeper.refresh(running)
             failed = [name for name, query in running.queries.items() if query.exception()]
-    watch.fail(text, failed)
+    keeper.fail(text, failed)
     return RunFailed(text, trace, log)

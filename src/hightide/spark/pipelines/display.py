@@ -106,7 +106,7 @@ def line(query: QueryStatus) -> str:
 
 def lines(say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> Show:
     """Return a function that shows a status by printing lines."""
-    said: dict[str, tuple[float, str]] = {}
+    last: dict[str, tuple[float, str]] = {}
     states: list[State] = []
 
     def show(status: AppStatus) -> None:
@@ -114,11 +114,11 @@ def lines(say: Callable[[str], None], clock: Callable[[], float] = time.monotoni
             states.append(status.state)
             say(f"{status.app}: {status.state}")
         for query in status.queries:
-            at, before = said.get(query.name, (-LINE_EVERY_S, ""))
+            at, before = last.get(query.name, (-LINE_EVERY_S, ""))
             is_due = clock() - at >= LINE_EVERY_S or query.state is not State.RUNNING
             text = line(query)
             if query.batch is not None and text != before and is_due:
-                said[query.name] = (clock(), text)
+                last[query.name] = (clock(), text)
                 say(text)
 
     return show

@@ -150,8 +150,8 @@ def _written(progress: Mapping[str, Any]) -> int | None:
     counted = (progress.get("observedMetrics") or {}).get(WRITTEN)
     if isinstance(counted, Mapping) and isinstance(counted.get("rows"), int):
         return int(counted["rows"])
-    told = (progress.get("sink") or {}).get("numOutputRows")
-    return told if isinstance(told, int) and told >= 0 else None
+    reported_rows = (progress.get("sink") or {}).get("numOutputRows")
+    return reported_rows if isinstance(reported_rows, int) and reported_rows >= 0 else None
 
 
 def _watermark(progress: Mapping[str, Any]) -> str | None:

@@ -84,14 +84,14 @@ def newest(markers: Mapping[TopicPartition, Marker], query: str) -> Marker | Non
     return max(own or markers.values(), key=lambda marker: marker.next_batch, default=None)
 
 
-def taken_over(marker: Marker | None, claim: Claim) -> Marker:
+def takeover_marker(marker: Marker | None, claim: Claim) -> Marker:
     """Return the marker of a run that begins: only the run id changes."""
     if marker is None or marker.query != claim.query:
         return Marker(claim.batch, claim.query, claim.run)
     return replace(marker, run=claim.run)
 
 
-def written(claim: Claim) -> Marker:
+def batch_marker(claim: Claim) -> Marker:
     """Return the marker for the transaction of a batch."""
     return Marker(claim.batch + 1, claim.query, claim.run, claim.input)
 

@@ -157,12 +157,12 @@ class Transactions:
         """
         identity = self._fence()
         found = self._read()
-        mark = markers.taken_over(markers.newest(found, claim.query), claim)
+        mark = markers.takeover_marker(markers.newest(found, claim.query), claim)
         self._mark(identity, self._home_of(found, claim, ()), mark)
 
     def _commit(self, identity: Identity, claim: Claim, home: TopicPartition | None) -> None:
         # Without a home, nothing was ever written; writing nothing again does no harm.
-        self._mark(identity, home, markers.written(claim))
+        self._mark(identity, home, markers.batch_marker(claim))
 
     def _mark(self, identity: Identity, home: TopicPartition | None, mark: Marker) -> None:
         if home is None:
@@ -204,14 +204,14 @@ class Transactions:
         return (min(topics), 0) if topics else None
 
     def _failure(self, claim: Claim, error: Exception) -> str:
-        tried = f"{self._retries + 1} attempts" if self._retries else "one attempt"
-        words = f"Batch {claim.batch} of {self.name} was not written in {tried}: {error}"
+        attempts = f"{self._retries + 1} attempts" if self._retries else "one attempt"
+        text = f"Batch {claim.batch} of {self.name} was not written in {attempts}: {error}"
         if isinstance(error, Fenced):
-            words += (
+            text += (
                 f" Either its transaction was open for more than {self._timeout_ms / 1000:g} s, "
                 "the limit of timeout_s, or another writer uses the same name."
             )
-        return words
+        return text
 
 
 def _is_final(error: Exception) -> bool:

@@ -16,24 +16,24 @@ from dataclasses import dataclass
 
 TopicPartition = tuple[str, int]
 Offsets = dict[TopicPartition, int]
-Written = dict[str, dict[str, int]]
+OffsetsJson = dict[str, dict[str, int]]
 
 EARLIEST = -2
 LATEST = -1
 
 # The offsets of a query whose start is not decided yet. No topic has an empty name.
-UNDECIDED: Written = {"": {}}
+UNDECIDED: OffsetsJson = {"": {}}
 
 
-def written(offsets: Mapping[TopicPartition, int]) -> Written:
+def to_json(offsets: Mapping[TopicPartition, int]) -> OffsetsJson:
     """Return offsets in the form of the checkpoint."""
-    found: Written = {}
+    found: OffsetsJson = {}
     for (topic, partition), offset in sorted(offsets.items()):
         found.setdefault(topic, {})[str(partition)] = offset
     return found
 
 
-def parsed(text: Mapping[str, Mapping[str, int]]) -> Offsets:
+def from_json(text: Mapping[str, Mapping[str, int]]) -> Offsets:
     """Return the offsets that a checkpoint holds."""
     return {
         (topic, int(partition)): int(offset)

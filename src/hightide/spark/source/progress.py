@@ -23,7 +23,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from hightide.spark.source.offsets import UNDECIDED, Offsets, TopicPartition, parsed
+from hightide.spark.source.offsets import UNDECIDED, Offsets, TopicPartition, from_json
 from hightide.spark.source.source_options import client_properties
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def offsets_of(text: str | None) -> Offsets:
     """Return the offsets in a report, empty if it is the report of another kind of source."""
     try:
         found = json.loads(text or "{}")
-        return {} if found == UNDECIDED else parsed(found)
+        return {} if found == UNDECIDED else from_json(found)
     except (ValueError, TypeError, AttributeError):
         return {}
 

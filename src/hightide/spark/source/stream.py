@@ -30,11 +30,11 @@ from hightide.spark.source.offsets import (
     UNDECIDED,
     LogEnd,
     Offsets,
+    OffsetsJson,
     TopicPartition,
-    Written,
+    from_json,
     is_settled,
-    parsed,
-    written,
+    to_json,
 )
 from hightide.spark.source.partitions import Partitions
 from hightide.spark.source.progress import GroupProgress
@@ -64,11 +64,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- where batches start and end -------------------------------------------------------
 
-    def initialOffset(self) -> Written:
+    def initialOffset(self) -> OffsetsJson:
         self._partitions.check()
         if not is_settled(self._starting):
             return UNDECIDED
-        return written(self._partitions.resolve(self._starting, self._ends({})))
+        return to_json(self._partitions.resolve(self._starting, self._ends({})))
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._partitions.latest({})
@@ -82,12 +82,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        known = parsed(start)
+        known = from_json(start)
         # Spark asks when a batch is finished, so these offsets have been read.
         self._progress.reached(known)
         latest = self._latest = self._ends(known)
         if start == UNDECIDED:
-            return written(self._partitions.resolve(self._starting, latest))
+            return to_json(self._partitions.resolve(self._starting, latest))
         begins = batch_plan.changes(known, latest).to_begin
         beginnings = self._partitions.earliest(begins)
         losses = batch_plan.losses(known, latest, beginnings)
@@ -95,10 +95,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._must_wait(known, latest, limit):
             return start
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return written(batch_plan.end_of_batch(known, latest, beginnings, rows))
+        return to_json(batch_plan.end_of_batch(known, latest, beginnings, rows))
 
-    def reportLatestOffset(self) -> Written | None:
-        return None if self._latest is None else written(self._latest)
+    def reportLatestOffset(self) -> OffsetsJson | None:
+        return None if self._latest is None else to_json(self._latest)
 
     def _ends(self, known: Mapping[TopicPartition, int]) -> Offsets:
         if self._target is None:
@@ -133,10 +133,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- what a batch reads ----------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        return input_partitions(self._options, batch_plan.ranges(parsed(start), parsed(end)))
+        return input_partitions(self._options, batch_plan.ranges(from_json(start), from_json(end)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return records(self._options, partition.value)
 
     def commit(self, end: dict[str, Any]) -> None:
-        self._progress.reached(parsed(end))
+        self._progress.reached(from_json(end))

@@ -27,7 +27,7 @@ from hightide.spark.streams.errors import StreamsError, unknown
 from hightide.spark.streams.query import Query, declared, name_of
 from hightide.spark.streams.query_plan import Plan, build, plan
 from hightide.spark.streams.topic import EARLIEST, Moment, Topic
-from hightide.spark.streams.trial import Rows, matches, tried
+from hightide.spark.streams.trial import Rows, matches, run_trial
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -194,7 +194,7 @@ class App:
 
     def test(self, query: str | Callable[..., Any], **topics: Rows) -> list[dict[str, Any]]:
         """Run a query on lists of dicts, one list for each topic that it reads."""
-        return tried(self, self.find(query), topics)
+        return run_trial(self, self.find(query), topics)
 
     def start(
         self,

@@ -109,10 +109,10 @@ class Topic:
                     f"The event time {self.time} of topic {self.name} is a {kind.simpleString()}; "
                     "it must be a timestamp (in a dataclass, a datetime)."
                 )
-        taken = {KEY, META, RECORD_TIME} & set(columns)
-        if taken:
+        reserved = {KEY, META, RECORD_TIME} & set(columns)
+        if reserved:
             raise StreamsError(
-                f"The schema of topic {self.name} has a column {min(taken)}, "
+                f"The schema of topic {self.name} has a column {min(reserved)}, "
                 "which Hightide uses for the record itself; rename it."
             )
 

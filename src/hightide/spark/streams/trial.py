@@ -37,7 +37,7 @@ BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 Rows = Sequence[Mapping[str, Any]]
 
 
-def tried(app: App, query: Query, given: Mapping[str, Rows]) -> list[dict[str, Any]]:
+def run_trial(app: App, query: Query, given: Mapping[str, Rows]) -> list[dict[str, Any]]:
     """Return the rows that the query makes of these rows, in no particular order."""
     for name in given:
         if name not in app.topics:

@@ -64,7 +64,7 @@ def _cut(group: Sequence[DataFile], target_bytes: int) -> list[list[DataFile]]:
     return parts
 
 
-def join(store: TableStore, group: Sequence[DataFile]) -> NewFile:
+def merge(store: TableStore, group: Sequence[DataFile]) -> NewFile:
     """Write the rows of some files into one, where no reader sees it yet."""
     import pyarrow as pa
     import pyarrow.dataset as ds
@@ -74,7 +74,7 @@ def join(store: TableStore, group: Sequence[DataFile]) -> NewFile:
     schemas = [pq.read_schema(path).remove_metadata() for path in paths]
     schema = pa.unify_schemas(schemas, promote_options="permissive")
     store.workspace.mkdir(parents=True, exist_ok=True)
-    name = f"joined-{uuid.uuid4().hex[:12]}.parquet"
+    name = f"merged-{uuid.uuid4().hex[:12]}.parquet"
     goal = store.workspace / name
     rows = 0
     with pq.ParquetWriter(goal, schema, compression="zstd") as writer:
@@ -97,14 +97,14 @@ def compact(store: TableStore, *, target_bytes: int = TARGET_BYTES, min_files: i
     found = store.snapshot()
     fewer = 0
     for group in plan(found.files if found else (), target_bytes=target_bytes, min_files=min_files):
-        joined = join(store, group)
+        merged = merge(store, group)
         try:
             removed = frozenset(file.path for file in group)
-            store.commit(Change(add=(joined,), remove=removed, is_rearranged=True))
+            store.commit(Change(add=(merged,), remove=removed, is_rearranged=True))
             fewer += len(group) - 1
         except Conflict:
             # The table was overwritten meanwhile, so there is nothing to merge any more.
-            joined.staged.unlink(missing_ok=True)
+            merged.staged.unlink(missing_ok=True)
     return fewer
 
 
@@ -121,11 +121,11 @@ class Background:
         """Start a compaction if it is worthwhile and none is running."""
         if self._running is not None and not self._running.done():
             return
-        self.settle()
+        self.wait()
         if plan(files, min_files=self.min_files):
             self._running = self._pool.submit(compact, self.store, min_files=self.min_files)
 
-    def settle(self) -> None:
+    def wait(self) -> None:
         """Wait for a running compaction. A failure costs no rows, so it is only logged."""
         running, self._running = self._running, None
         if running is not None and (error := running.exception()) is not None:

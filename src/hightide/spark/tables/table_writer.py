@@ -120,9 +120,9 @@ class TableWriter:
         if after := self.store.snapshot():
             self.background.consider(after.files)
 
-    def settle(self) -> None:
+    def wait(self) -> None:
         """Wait until no compaction is running."""
-        self.background.settle()
+        self.background.wait()
 
     def _write(
         self, frame: DataFrame, found: Snapshot | None, stage: StagedFiles, mark: Mark
