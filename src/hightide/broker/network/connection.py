@@ -44,7 +44,7 @@ _WRITE_BUFFER_BYTES = 256 * 1024  # in the transport, before reading of the log 
 _MOST_WAITING = 1_000
 
 # Why a connection does not read: any of these.
-SERVING, ANSWERING, WAITING, STARVED, STOPPING, STARTING, VERIFYING = 1, 2, 4, 8, 16, 32, 64
+SERVING, SENDING, WAITING, STARVED, STOPPING, STARTING, VERIFYING = 1, 2, 4, 8, 16, 32, 64
 COMMITTING = 128
 
 
@@ -348,7 +348,7 @@ class Connection(asyncio.BufferedProtocol):
     def _pump(self) -> None:
         """Send while the socket accepts bytes, gathering parts in the shared send buffer."""
         out, turns = self._out, _CHUNKS_PER_TURN
-        while out and not self._blocked & ANSWERING and not self._reading_file:
+        while out and not self._blocked & SENDING and not self._reading_file:
             if turns == 0:
                 self._server.call_soon(self._pump)  # other connections get a turn
                 return
@@ -424,13 +424,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self.stuck_since = self._server.now()
-        self.block(ANSWERING)
+        self.block(SENDING)
 
     def resume_writing(self) -> None:
         self.stuck_since = None
-        self._blocked &= ~ANSWERING
+        self._blocked &= ~SENDING
         self._pump()
-        if not self._blocked & ANSWERING:
+        if not self._blocked & SENDING:
             # Everything is sent: requests may be read again.
-            self._blocked |= ANSWERING
-            self.unblock(ANSWERING)
+            self._blocked |= SENDING
+            self.unblock(SENDING)
