@@ -56,6 +56,8 @@ class ValidationRules(NamedTuple):
     append_time: bool
     before_max_ms: int
     after_max_ms: int
+    max_message_bytes: int
+    segment_bytes: int
 
     @classmethod
     def of(cls, config: Topic) -> ValidationRules:
@@ -72,6 +74,8 @@ class ValidationRules(NamedTuple):
             append_time=config.message_timestamp_type == "LogAppendTime",
             before_max_ms=config.message_timestamp_before_max_ms,
             after_max_ms=config.message_timestamp_after_max_ms,
+            max_message_bytes=config.max_message_bytes,
+            segment_bytes=config.segment_bytes,
         )
 
     @property
@@ -254,6 +258,8 @@ def convert(
     if rules.codec is not None and rules.codec is not header.codec:
         buf = recompress(view[start:end], header, rules.codec, rules.level)
         start, end = 0, len(buf)
+        if end > min(rules.max_message_bytes, rules.segment_bytes):
+            raise refusal(buf, 0, end, rules.max_message_bytes, rules.segment_bytes)
         attributes = BatchHeader._make(HEADER.unpack_from(buf)).attributes
     if not rules.append_time:
         return buf, start, end, -1

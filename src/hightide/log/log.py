@@ -257,10 +257,7 @@ class Log:
                 max_timestamp = appended_at
         if producer_id >= 0:
             if sequence < 0:
-                raise KafkaError(
-                    ErrorCode.INVALID_RECORD,
-                    f"sequence {sequence} is negative",
-                )
+                raise KafkaError(ErrorCode.INVALID_RECORD, f"sequence {sequence} is negative")
             try:
                 written = self.producers.check(producer_id, producer_epoch, sequence, count)
             except KafkaError:
@@ -498,11 +495,7 @@ class Log:
         """
         if self.failure is not None:
             raise self._refused()
-        converted = convert(buf, view, start, end, self._rules, now_ms)
-        if converted[0] is not buf and converted[2] > self._max_bytes:
-            size, limit = converted[2], self.config.max_message_bytes
-            raise refusal(converted[0], 0, size, limit, self._segment_bytes)
-        return converted
+        return convert(buf, view, start, end, self._rules, now_ms)
 
     # ---- read
 
