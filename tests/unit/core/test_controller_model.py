@@ -48,7 +48,7 @@ CHANCE = st.integers(0, 99)
 
 
 class AnyCluster(RuleBasedStateMachine):
-    """All events of brokers, topics and controllers, in any order."""
+    """Every event of brokers, topics and controllers, in any order."""
 
     @initialize(replicas=ASSIGNMENTS, rules=RULES)
     def begin(self, replicas: tuple[int, ...], rules: TopicRules) -> None:
