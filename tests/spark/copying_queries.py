@@ -52,11 +52,11 @@ class Mortal:
                 self._is_dead = is_last and when == "before"
             if self._is_dead or (is_last and when == "lost"):
                 raise Dead(f"dead before {name}")
-            told = wanted(*arguments, **named)
+            answer = wanted(*arguments, **named)
             if is_last:
                 self._is_dead = when == "after"
                 raise Dead(f"dead after {name}")
-            return told
+            return answer
 
         return ask
 

@@ -195,9 +195,9 @@ def test_a_forked_worker_has_connections_of_its_own(one, broker):
 
 
 def test_what_is_wrong_is_told_in_words(one):
-    with pytest.raises(KafkaError, match="There is no topic 'brokers-none'") as told:
+    with pytest.raises(KafkaError, match="There is no topic 'brokers-none'") as answer:
         one.topics(["brokers-none"])
-    assert told.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert answer.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     one.create_topic("brokers-short")
     write(one, "brokers-short", 0, 5)
     with pytest.raises(OffsetOutOfRange, match="at offset 9: it begins at 0 and ends at 5") as out:

@@ -99,9 +99,9 @@ def test_a_driver_that_is_killed_with_its_tasks_is_followed_by_one_that_goes_on(
     command = processes.module(
         "tests.spark.killable_driver", broker.bootstrap, "killed", checkpoint, str(tmp_path)
     )
-    with (tmp_path / "said").open("wb") as said:
+    with (tmp_path / "said").open("wb") as messages:
         driver = subprocess.Popen(
-            command, env=processes.checkout_environment(), stdout=said, stderr=said
+            command, env=processes.checkout_environment(), stdout=messages, stderr=messages
         )
     try:
         eventually(lambda: (tmp_path / "written").exists() or driver.poll() is not None, 400)

@@ -175,7 +175,7 @@ class TestEncoded:
         assert bytes(encoded(rows, key="n").first().key) == b"1"
         assert bytes(encoded(rows, key=["user", "n"]).first().key) == b'{"user":"u","n":1}'
         assert bytes(encoded(rows, key=rows.n + 1).first().key) == b"2"
-        with pytest.raises(BadSchema, match="the column who, but the rows have only user, n"):
+        with pytest.raises(BadSchema, match="key column who is missing; the columns are user, n"):
             encoded(rows, key="who")
 
     def test_headers_topic_and_partition_come_from_columns(self, spark) -> None:
@@ -226,9 +226,9 @@ class TestAvro:
         assert [row.ms for row in found] == [AT.timestamp() * 1000] * 2
         (letter,) = bad.collect()
         assert (letter.topic, letter.key, letter.value) == ("dead", b"2", b"oops")
-        told = {header.key: bytes(header.value).decode() for header in letter.headers}
-        assert told.pop("hightide.error").startswith("the value does not fit the Avro schema")
-        assert told == {
+        answer = {header.key: bytes(header.value).decode() for header in letter.headers}
+        assert answer.pop("hightide.error").startswith("the value does not fit the Avro schema")
+        assert answer == {
             "h": "2",
             "hightide.source.topic": "orders",
             "hightide.source.partition": "0",
@@ -242,7 +242,7 @@ class TestAvro:
         good, _ = decoded(raw(spark, as_avro(ROW)), avro(AVRO))
         made = encoded(good, avro(AVRO, prefix_id=7), key="user").first()
         assert bytes(made.value) == b"\0\0\0\0\x07" + as_avro(ROW)
-        with pytest.raises(BadSchema, match="wants the column user"):
+        with pytest.raises(BadSchema, match="needs the column user"):
             encoded(good.drop("user"), avro(AVRO))
 
     def test_is_decoded_once_whatever_is_filtered(self, spark) -> None:

@@ -280,9 +280,9 @@ LINES = {"Content-Type": "application/x-ndjson"}
 
 class TestHttp:
     def test_lines_are_records_and_the_answer_says_where_they_are(self, broker, server) -> None:
-        status, told = call(server, "POST", "/topics/ingest-http-two", b"a\r\n\nb\n", LINES)
+        status, reported = call(server, "POST", "/topics/ingest-http-two", b"a\r\n\nb\n", LINES)
         assert status == 200
-        assert told == {
+        assert reported == {
             "topic": "ingest-http-two",
             "records": 2,
             "offsets": [{"partition": 0, "offset": 0}, {"partition": 0, "offset": 1}],
@@ -327,9 +327,9 @@ class TestHttp:
     def test_what_cannot_be_taken_is_refused_in_words(
         self, server, method, path, body, headers, status, words
     ) -> None:
-        found, told = call(server, method, path, body, headers)
+        found, reported = call(server, method, path, body, headers)
         assert found == status
-        assert words in told["error"]
+        assert words in reported["error"]
 
     def test_what_is_no_http_is_refused_too(self, server) -> None:
         for sent in (
@@ -361,8 +361,8 @@ class TestHttp:
             cluster=broker, folder=os.getcwd(),
         ) as process:  # fmt: skip
             process.port = int(process.stderr.readline().split(":")[2].split(" ")[0])
-            status, told = call(process, "POST", "/", b"x" * 5000)
-        assert (status, told["written"]) == (413, 0)
+            status, reported = call(process, "POST", "/", b"x" * 5000)
+        assert (status, reported["written"]) == (413, 0)
 
 
 def test_a_topic_or_a_broker_that_is_not_there_is_said_at_once(broker, tmp_path) -> None:

@@ -114,7 +114,7 @@ def test_a_column_that_is_not_there_is_found_before_anything_runs(app, hightide)
     assert "Traceback" not in err
 
 
-def test_an_app_runs_goes_on_and_begins_anew(app, hightide, broker) -> None:
+def test_an_app_runs_continues_and_starts_over(app, hightide, broker) -> None:
     name = app(GOOD)
     orders(broker, name, range(100))
     code, _, err = hightide("run", "shop.py", "--once")

@@ -65,7 +65,11 @@ def test_a_stream_is_written_and_goes_on_from_its_checkpoint(spark, broker, chec
 @pytest.mark.parametrize(
     ("expression", "options", "words"),
     [
-        ("id AS number", {"topic": "plain-wrong"}, "There is no column value, only number"),
+        (
+            "id AS number",
+            {"topic": "plain-wrong"},
+            "There is no column value; the columns are number",
+        ),
         ("id AS value", {"topic": "plain-wrong"}, "value is bigint; it must be string or binary"),
         ("'x' AS value", {}, "set one, or add a column topic"),
         ("'x' AS value", {"topic": "plain-missing"}, "plain-missing"),

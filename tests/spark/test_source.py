@@ -150,7 +150,7 @@ def test_an_empty_topic_has_no_rows(broker):
     assert read(broker, subscribe=broker.create_topic("source-empty", partitions=3)) == []
 
 
-def test_columns_that_nobody_wants_are_left_out(broker, two):
+def test_columns_that_are_not_wanted_are_left_out(broker, two):
     (first, *_) = read(broker, subscribe=two, columns="timestamp,value")
     assert list(first) == ["value", "timestamp"]
 
@@ -228,7 +228,7 @@ def test_what_is_not_there_is_said_in_words(broker, two):
         read(broker, subscribe="source-nowhere")
     with pytest.raises(PositionError, match="Partition 7 of 'source-two'"):
         read(broker, assign=json.dumps({two: [7]}))
-    with pytest.raises(PositionError, match=f"not for {two}/1"):
+    with pytest.raises(PositionError, match=f"missing for {two}/1"):
         read(broker, subscribe=two, startingOffsets=json.dumps({two: {"0": 3}}))
     with pytest.raises(OptionError, match="would be empty"):
         read(broker, subscribe=two, startingOffsets="latest")
@@ -236,4 +236,4 @@ def test_what_is_not_there_is_said_in_words(broker, two):
 
 def test_options_of_the_client_that_change_nothing_are_named(broker, two, caplog):
     read(broker, subscribe=two, **{"kafka_max.poll.records": 5})
-    assert "These options change nothing here: kafka.max.poll.records." in caplog.text
+    assert "These options have no effect: kafka.max.poll.records." in caplog.text

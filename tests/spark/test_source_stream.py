@@ -32,7 +32,7 @@ ALL = ReadAllAvailable()
 FRESH = {"kafka_metadata.max.age.ms": 0, "fetchOffset_retryIntervalMs": 10}
 
 
-def told(*offsets, topic):
+def answer(*offsets, topic):
     return {topic: {str(partition): offset for partition, offset in enumerate(offsets)}}
 
 
@@ -64,15 +64,15 @@ def test_a_stream_from_the_earliest_goes_on_where_it_was(broker):
     produce(broker, topic, named(0, 1))
     reader = stream(broker, subscribe=topic, startingOffsets="earliest")
     start = reader.initialOffset()
-    assert start == told(0, 0, topic=topic)
+    assert start == answer(0, 0, topic=topic)
     end, found = batch(reader, start)
-    assert (end, found) == (told(2, 0, topic=topic), named(0, 1))
+    assert (end, found) == (answer(2, 0, topic=topic), named(0, 1))
     assert batch(reader, end) == (end, [])
     produce(broker, topic, named(2), partition=1)
     # A new reader needs only the offsets.
     later = pickle.loads(pickle.dumps(reader))
-    assert batch(later, end) == (told(2, 1, topic=topic), named(2))
-    assert later.reportLatestOffset() == told(2, 1, topic=topic)
+    assert batch(later, end) == (answer(2, 1, topic=topic), named(2))
+    assert later.reportLatestOffset() == answer(2, 1, topic=topic)
 
 
 def test_where_a_stream_from_the_latest_starts_outlives_a_crash_in_its_first_batch(broker):
@@ -81,13 +81,13 @@ def test_where_a_stream_from_the_latest_starts_outlives_a_crash_in_its_first_bat
     reader = stream(broker, subscribe=topic)
     start = reader.initialOffset()
     end, found = batch(reader, start)
-    assert (end, found) == (told(2, topic=topic), [])
+    assert (end, found) == (answer(2, topic=topic), [])
     produce(broker, topic, named(2))
     # Spark runs the batch again, and asks again where the query starts.
     again = stream(broker, subscribe=topic)
     assert again.initialOffset() == start
     assert again.partitions(start, end) == []
-    assert batch(again, end) == (told(3, topic=topic), named(2))
+    assert batch(again, end) == (answer(3, topic=topic), named(2))
 
 
 def test_a_limit_is_kept_and_everything_is_read_in_the_end(broker):
@@ -99,7 +99,7 @@ def test_a_limit_is_kept_and_everything_is_read_in_the_end(broker):
     assert limit == ReadMaxRows(8)
     start, read = reader.initialOffset(), []
     end, found = batch(reader, start, limit)
-    assert end == told(6, 2, topic=topic)
+    assert end == answer(6, 2, topic=topic)
     while end != start:
         assert 0 < len(found) <= 9
         read += found
@@ -107,7 +107,7 @@ def test_a_limit_is_kept_and_everything_is_read_in_the_end(broker):
         end, found = batch(reader, start, limit)
     assert sorted(read) == named(*range(40))
     # ReadAllAvailable ignores the minimum.
-    assert batch(reader, told(0, 0, topic=topic))[0] == told(30, 10, topic=topic)
+    assert batch(reader, answer(0, 0, topic=topic))[0] == answer(30, 10, topic=topic)
 
 
 def test_a_batch_waits_for_enough_records_but_not_for_ever(broker):
@@ -127,7 +127,7 @@ def test_a_batch_waits_for_enough_records_but_not_for_ever(broker):
     assert batch(reader, end, limit)[1] == named(1, 2, 3)
     ending = stream(broker, **given)
     ending.prepareForTriggerAvailableNow()
-    assert batch(ending, told(3, topic=topic), limit)[1] == named(3)
+    assert batch(ending, answer(3, topic=topic), limit)[1] == named(3)
 
 
 def test_available_now_ends_at_what_was_there(broker):
@@ -140,19 +140,19 @@ def test_available_now_ends_at_what_was_there(broker):
     # As if the query had been stopped before the second partition was there.
     start = {topic: {"0": 1}}
     end, found = batch(reader, start)
-    assert (end, found) == (told(3, 0, topic=topic), named(1, 2))
+    assert (end, found) == (answer(3, 0, topic=topic), named(1, 2))
     assert batch(reader, end) == (end, [])
     latest = stream(broker, subscribe=topic)
     latest.prepareForTriggerAvailableNow()
     produce(broker, topic, named(4))
-    assert batch(latest, latest.initialOffset()) == (told(4, 0, 0, topic=topic), [])
+    assert batch(latest, latest.initialOffset()) == (answer(4, 0, 0, topic=topic), [])
 
 
 def test_partitions_and_topics_that_come_later_are_read_from_their_first_record(broker):
     topic = broker.create_topic("stream-new-1")
     reader = stream(broker, subscribePattern="stream-new-.*", **FRESH)
     start, _ = batch(reader, reader.initialOffset())
-    assert start == told(0, topic=topic)
+    assert start == answer(0, topic=topic)
     grow(broker, topic, 2)
     produce(broker, topic, named(0), partition=1)
     other = broker.create_topic("stream-new-2")
@@ -169,7 +169,7 @@ def test_a_pattern_that_nothing_matches_yet_waits_and_then_reads_all(broker):
     assert end != start, "Spark has to write down that the query has begun"
     topic = broker.create_topic("stream-early-1")
     produce(broker, topic, named(0, 1))
-    assert until(reader, end, told(2, topic=topic)) == named(0, 1)
+    assert until(reader, end, answer(2, topic=topic)) == named(0, 1)
 
 
 def test_a_stream_of_committed_records_ends_before_open_transactions(broker):
@@ -180,9 +180,9 @@ def test_a_stream_of_committed_records_ends_before_open_transactions(broker):
     transaction(broker, topic, named(1), commit=True)
     pending = transaction(broker, topic, named(2), commit=None)
     end, found = batch(reader, reader.initialOffset())
-    assert (end, found) == (told(4, topic=topic), named(1))
+    assert (end, found) == (answer(4, topic=topic), named(1))
     pending.commit_transaction(60)
-    assert until(reader, end, told(6, topic=topic)) == named(2)
+    assert until(reader, end, answer(6, topic=topic)) == named(2)
 
 
 def test_a_stream_goes_on_when_the_leader_dies(three):
@@ -195,7 +195,7 @@ def test_a_stream_goes_on_when_the_leader_dies(three):
     three.kill(leader)
     try:
         produce(three, topic, named(*range(10, 20)))
-        assert until(reader, end, told(20, topic=topic)) == named(*range(10, 20))
+        assert until(reader, end, answer(20, topic=topic)) == named(*range(10, 20))
     finally:
         three.restart(leader)
 
@@ -220,14 +220,14 @@ def test_a_deleted_topic_stops_the_query_or_is_forgotten(broker, caplog):
     assert eventually(lost)
     lenient = stream(broker, **given, failOnDataLoss="false")
     end, _ = batch(lenient, end)
-    assert end == told(0, topic=other)
+    assert end == answer(0, topic=other)
     assert f"{topic}/0: deleted" in caplog.text
     broker.create_topic(topic)
     produce(broker, topic, named(1))
-    assert until(lenient, end, told(1, topic=topic) | told(0, topic=other)) == named(1)
+    assert until(lenient, end, answer(1, topic=topic) | answer(0, topic=other)) == named(1)
 
 
-def test_a_topic_made_anew_stops_the_query_or_is_read_from_its_beginning(broker):
+def test_a_topic_created_again_stops_the_query_or_is_read_from_its_beginning(broker):
     topic = broker.create_topic("stream-recreated")
     produce(broker, topic, named(*range(5)))
     given = {"subscribe": topic, "startingOffsets": "earliest", **FRESH}
@@ -239,18 +239,18 @@ def test_a_topic_made_anew_stops_the_query_or_is_read_from_its_beginning(broker)
     with pytest.raises(DataLoss, match=r"is at offset 5, but the log ends at 2\. .* created again"):
         strict.latestOffset(end, ALL)
     lenient = stream(broker, **given, failOnDataLoss="false")
-    assert until(lenient, end, told(2, topic=topic)) == named(7, 8)
+    assert until(lenient, end, answer(2, topic=topic)) == named(7, 8)
 
 
 def test_retention_that_overtakes_a_stream_stops_it_or_is_a_warning(broker, caplog):
     topic = broker.create_topic("stream-overtaken")
     produce(broker, topic, named(*range(6)))
     delete_records(broker, topic, 4)
-    start = told(1, topic=topic)
+    start = answer(1, topic=topic)
     with pytest.raises(DataLoss, match=r"offsets 1 to 3 are no longer in the log"):
         batch(stream(broker, subscribe=topic), start)
     lenient = stream(broker, subscribe=topic, failOnDataLoss="false")
-    assert batch(lenient, start) == (told(6, topic=topic), named(4, 5))
+    assert batch(lenient, start) == (answer(6, topic=topic), named(4, 5))
     assert "continues without them" in caplog.text
 
 
@@ -305,8 +305,8 @@ def test_a_query_stops_and_goes_on_and_its_group_shows_how_far_it_is(spark, brok
     assert [number for number, _ in batches] == [0, 1]
     assert [value for _, found in batches for value in found] == named(*range(30))
     (source,) = query.lastProgress.sources
-    assert json.loads(source.endOffset) == told(30, 0, topic=topic)
-    assert json.loads(source.latestOffset) == told(30, 0, topic=topic)
+    assert json.loads(source.endOffset) == answer(30, 0, topic=topic)
+    assert json.loads(source.latestOffset) == answer(30, 0, topic=topic)
     # The last batch too, although Spark does not tell a source that it is finished.
     assert committed(broker, "watched") == {(topic, 0): 30, (topic, 1): 0}
     produce(broker, topic, named(30, 31), partition=1)

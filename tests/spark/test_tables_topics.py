@@ -112,7 +112,7 @@ def test_a_compacted_topic_is_its_latest_values_without_the_deleted(
     assert sorted((row.id, row.name) for row in rows) == sorted(expected.items())
     if kind == "delta":
         send(broker, topic, [("no number", None)])
-        with pytest.raises(Failed, match="its key should say which, by id, but it is: no number"):
+        with pytest.raises(Failed, match="The key must have id, but is: no number"):
             table(*create)
 
 

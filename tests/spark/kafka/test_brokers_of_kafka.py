@@ -127,7 +127,7 @@ def test_a_wrong_password_is_told(kafka):
         shared_client(options).topics()
 
 
-def test_tls_trusts_whom_it_is_told_to(kafka):
+def test_tls_trusts_the_authority_it_is_given(kafka):
     options = {"bootstrap.servers": kafka.address("SSL"), "security.protocol": "SSL"}
     trusted = {"ssl.ca.location": str(kafka.authority)}
     own = {"ssl.keystore.location": str(kafka.client_store)}

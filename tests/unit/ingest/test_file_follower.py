@@ -113,7 +113,7 @@ def test_a_renamed_file_is_read_to_its_end_beside_the_new_one(log) -> None:
     assert [followed.path for followed in watch.follower.open.values()] == [str(log)]
 
 
-def test_a_file_renamed_while_nobody_looked_is_found_by_its_inode(log) -> None:
+def test_a_file_renamed_while_the_collector_was_down_is_found_by_its_inode(log) -> None:
     watch = Watch(log)
     add(log, "one")
     assert watch.look() == ["one"]
@@ -127,7 +127,9 @@ def test_a_file_renamed_while_nobody_looked_is_found_by_its_inode(log) -> None:
     assert watch.look() == []
 
 
-def test_a_cut_file_begins_anew_also_when_it_has_grown_past_the_position(log) -> None:
+def test_a_truncated_file_is_read_from_the_beginning_also_when_it_has_grown_past_the_position(
+    log,
+) -> None:
     watch = Watch(log)
     add(log, "one", "two")
     assert watch.look() == ["one", "two"]
@@ -228,16 +230,16 @@ def test_an_idle_file_is_not_kept_open_and_is_found_when_it_grows(log) -> None:
 
 
 def test_a_file_that_cannot_be_read_is_told(log, tmp_path) -> None:
-    said = []
-    follower = FileFollower(FollowRules((str(tmp_path / "*"),)), {}, said.append)
+    messages = []
+    follower = FileFollower(FollowRules((str(tmp_path / "*"),)), {}, messages.append)
     log.symlink_to(tmp_path / "nowhere")
     follower.scan(0)
-    assert said == []
+    assert messages == []
     if os.geteuid() != 0:
         add(tmp_path / "b.log", "one")
         (tmp_path / "b.log").chmod(0)
         follower.scan(0)
-        assert "cannot be read" in said[0]
+        assert "cannot be read" in messages[0]
 
 
 class Rotation(RuleBasedStateMachine):

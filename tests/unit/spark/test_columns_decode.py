@@ -213,7 +213,7 @@ class TestWhatIsTaken:
         times = [row["timestamp"] for row in whole_rows(bytes(data))]
         assert times == [furthest, -furthest]
 
-    def test_columns_that_nobody_wants_are_left_out(self) -> None:
+    def test_columns_that_are_not_wanted_are_left_out(self) -> None:
         made: list[Plain] = [(0, 1, b"k", b"v", (("h", b"1"),))]
         data = bytes(build(made))
         assert rows(data, columns=["value"]) == [{"value": b"v"}]

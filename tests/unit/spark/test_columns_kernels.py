@@ -126,7 +126,7 @@ print(is_compiled, found.column("value").to_pylist())
 SOURCE = Path(hightide.__file__).parents[1]
 
 
-def told(program: str, source: Path, **environment: str) -> str:
+def answer(program: str, source: Path, **environment: str) -> str:
     """Return what the program prints in a separate process."""
     run = subprocess.run(
         [sys.executable, "-c", program],
@@ -153,21 +153,21 @@ def test_the_package_works_from_a_zip_where_no_cache_can_be_written(tmp_path: Pa
     blocked = tmp_path / "file"
     blocked.touch()
     nowhere = {"HOME": str(blocked), "XDG_CACHE_HOME": str(blocked)}
-    assert told(COMPILED, packed(tmp_path), **nowhere) == f"True {FOUND}"
+    assert answer(COMPILED, packed(tmp_path), **nowhere) == f"True {FOUND}"
 
 
 def test_a_damaged_cache_is_passed_over(tmp_path: Path) -> None:
     cache = {"NUMBA_CACHE_DIR": str(tmp_path)}
-    assert told(COMPILED, SOURCE, **cache) == f"True {FOUND}"
+    assert answer(COMPILED, SOURCE, **cache) == f"True {FOUND}"
     kept = [*tmp_path.rglob("*.nbi"), *tmp_path.rglob("*.nbc")]
     assert kept
     for path in kept:
         path.write_bytes(b"nothing of use")
-    assert told(COMPILED, SOURCE, **cache) == f"True {FOUND}"
+    assert answer(COMPILED, SOURCE, **cache) == f"True {FOUND}"
 
 
 def test_without_numba_the_plain_decoder_stands_in() -> None:
-    assert told(WITHOUT_NUMBA, SOURCE) == "False [b'one', b'two']"
+    assert answer(WITHOUT_NUMBA, SOURCE) == "False [b'one', b'two']"
 
 
 IN_A_WORKER = """
@@ -182,4 +182,4 @@ print(gc.get_freeze_count() > 100_000)
 
 
 def test_the_collector_of_a_spark_worker_does_not_look_at_numba() -> None:
-    assert told(IN_A_WORKER, SOURCE) == "True"
+    assert answer(IN_A_WORKER, SOURCE) == "True"

@@ -78,13 +78,13 @@ def test_what_only_java_knows_is_told_without_classes_and_stack() -> None:
     assert explain_text(JAVA, APP).where is None
 
 
-def test_without_a_file_the_place_is_the_last_line_that_is_nobody_elses() -> None:
+def test_without_a_file_the_place_is_the_last_line_outside_of_libraries() -> None:
     assert place(WORKER) == "shop.py:39"
     assert place(JAVA) is None
 
 
 @pytest.mark.parametrize(
-    ("text", "told", "advised"),
+    ("text", "answer", "advised"),
     [
         ("ModuleNotFoundError: No module named 'pyarrow'", "has no pyarrow", "PYSPARK_PYTHON"),
         ('java.io.IOException: Cannot run program "/opt/py": error=2', "/opt/py", "PYSPARK_PYTHON"),
@@ -103,9 +103,9 @@ def test_without_a_file_the_place_is_the_last_line_that_is_nobody_elses() -> Non
         ),
     ],
 )
-def test_what_can_be_mended_comes_with_how(text: str, told: str, advised: str) -> None:
+def test_what_can_be_mended_comes_with_how(text: str, answer: str, advised: str) -> None:
     words = explain_text(text)
-    assert told in words.what
+    assert answer in words.what
     assert advised in (words.advice or "")
 
 

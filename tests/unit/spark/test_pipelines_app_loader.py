@@ -68,7 +68,7 @@ def test_an_app_can_have_modules_beside_it(write) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "answer"),
     [
         ("def broken(:\n", "shop.py:1: invalid syntax: def broken(:"),
         ("x = 1\n", "has no app"),
@@ -79,10 +79,10 @@ def test_an_app_can_have_modules_beside_it(write) -> None:
         (GOOD.replace('to="copies"', 'to="co pies"'), "shop.py:14: 'co pies' cannot be"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said_with_its_line(write, text: str, told: str) -> None:
+def test_what_is_wrong_with_a_file_is_said_with_its_line(write, text: str, answer: str) -> None:
     with pytest.raises(LoadError) as caught:
         load(write(text))
-    assert told in str(caught.value)
+    assert answer in str(caught.value)
 
 
 def test_an_app_under_two_names_is_one(write) -> None:
@@ -90,7 +90,7 @@ def test_an_app_under_two_names_is_one(write) -> None:
 
 
 def test_files_that_are_no_apps_are_refused(write, tmp_path) -> None:
-    for path, told in (
+    for path, answer in (
         (tmp_path / "nowhere.py", "There is no file"),
         (write("x", "app.txt"), "neither Python"),
         (write("a: [", "a.yaml"), "a.yaml: line 1"),
@@ -98,7 +98,7 @@ def test_files_that_are_no_apps_are_refused(write, tmp_path) -> None:
     ):
         with pytest.raises(LoadError) as caught:
             load(path)
-        assert told in str(caught.value)
+        assert answer in str(caught.value)
 
 
 # -- the archive for a cluster ---------------------------------------------------------------------

@@ -42,27 +42,27 @@ def test_a_query_in_one_line_has_all_its_figures() -> None:
 
 
 def test_lines_come_when_something_happened_but_not_all_the_time() -> None:
-    said: list[str] = []
+    messages: list[str] = []
     now = [0.0]
-    show = display.lines(said.append, lambda: now[0])
+    show = display.lines(messages.append, lambda: now[0])
     show(an_app(BUSY, NEW))
     show(an_app(BUSY, NEW))
-    assert said == ["shop: running", display.line(BUSY)]
+    assert messages == ["shop: running", display.line(BUSY)]
     later = dataclasses.replace(BUSY, batch=13)
     show(an_app(later))
-    assert len(said) == 2
+    assert len(messages) == 2
     now[0] += display.LINE_EVERY_S
     show(an_app(later))
-    assert said[2:] == [display.line(later)]
+    assert messages[2:] == [display.line(later)]
 
 
 def test_the_end_of_a_query_is_said_at_once() -> None:
-    said: list[str] = []
-    show = display.lines(said.append, lambda: 0.0)
+    messages: list[str] = []
+    show = display.lines(messages.append, lambda: 0.0)
     show(an_app(BUSY))
     show(an_app(dataclasses.replace(BUSY, state=State.FAILED), state=State.FAILED))
-    assert said[2] == "shop: failed"
-    assert said[3].startswith("revenue: failed")
+    assert messages[2] == "shop: failed"
+    assert messages[3].startswith("revenue: failed")
 
 
 def test_the_table_shows_every_query_and_the_error() -> None:

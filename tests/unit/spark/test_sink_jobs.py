@@ -14,8 +14,10 @@ from hightide.spark.sink.tasks import Repeated
 
 def context(*account):
     """Return a Spark context with these statuses of a stage, one after the other."""
-    told = iter(account)
-    return SimpleNamespace(statusTracker=lambda: SimpleNamespace(getStageInfo=lambda _: next(told)))
+    answer = iter(account)
+    return SimpleNamespace(
+        statusTracker=lambda: SimpleNamespace(getStageInfo=lambda _: next(answer))
+    )
 
 
 def stage(attempt=0, failed=0, completed=2):

@@ -155,7 +155,7 @@ def test_a_checkpoint_that_was_put_back_is_refused(marker, words):
         decide(marker, OURS)
 
 
-def test_whoever_was_replaced_is_told_by_whom():
+def test_a_replaced_run_learns_which_run_replaced_it():
     check_owner(None, OURS)
     check_owner(Marker(5, "q", "run"), OURS)
     with pytest.raises(Replaced, match="Run next of this query has taken over"):
@@ -164,7 +164,7 @@ def test_whoever_was_replaced_is_told_by_whom():
         check_owner(Marker(5, "p", "next"), OURS)
 
 
-def test_who_takes_over_keeps_what_was_written_in_this_life():
+def test_a_takeover_keeps_the_batches_of_the_same_checkpoint():
     assert takeover_marker(Marker(3, "q", "old", "i"), OURS) == Marker(3, "q", "run", "i")
     assert takeover_marker(Marker(9, "p", "old", "i"), OURS) == Marker(5, "q", "run")
     assert takeover_marker(None, OURS) == Marker(5, "q", "run")
@@ -178,7 +178,7 @@ def test_a_marker_is_read_as_it_was_written(batch, query, run, input):
 
 
 @pytest.mark.parametrize("metadata", ["", "text", "[]", "7", "null"])
-def test_what_others_have_committed_in_the_group_is_nobodys_marker(metadata):
+def test_foreign_commits_in_the_group_are_not_a_marker_of_any_query(metadata):
     assert read({("t", 0): (7, metadata)}) == {("t", 0): Marker(7)}
 
 

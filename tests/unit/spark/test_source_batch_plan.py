@@ -83,7 +83,7 @@ def test_a_new_partition_starts_with_an_empty_share() -> None:
     assert ranges(end, end_of_batch(end, latest, {})) == [Range("t", 1, 2, 30)]
 
 
-def test_a_partition_made_anew_is_read_from_its_beginning() -> None:
+def test_a_partition_created_again_is_read_from_its_beginning() -> None:
     known, latest = {A: 50}, {A: 9}
     end = end_of_batch(known, latest, {A: 0})
     assert end == {A: 0}
@@ -102,11 +102,11 @@ def test_changes_tell_what_came_what_went_and_what_went_back() -> None:
 
 
 def test_every_loss_is_said_with_its_partition_and_offsets() -> None:
-    said = losses({A: 50, C: 3}, {A: 9, B: 20}, {A: 0, B: 4})
-    assert len(said) == 3
-    assert said[0].startswith("u/0: deleted or no longer subscribed to")
-    assert "t/0: the query is at offset 50, but the log ends at 9" in said[1]
-    assert "t/1: a new partition whose log starts at offset 4" in said[2]
+    messages = losses({A: 50, C: 3}, {A: 9, B: 20}, {A: 0, B: 4})
+    assert len(messages) == 3
+    assert messages[0].startswith("u/0: deleted or no longer subscribed to")
+    assert "t/0: the query is at offset 50, but the log ends at 9" in messages[1]
+    assert "t/1: a new partition whose log starts at offset 4" in messages[2]
 
 
 def test_a_topic_that_is_new_to_the_query_just_starts_where_its_log_starts() -> None:
@@ -257,9 +257,9 @@ def test_a_position_becomes_offsets() -> None:
 
 
 def test_a_batch_is_cut_to_what_the_logs_have_and_says_what_is_missing() -> None:
-    start, end, said = within({A: 2, B: 0}, {A: 20, B: 8}, {A: 5, B: 0}, {A: 10, B: 8})
+    start, end, messages = within({A: 2, B: 0}, {A: 20, B: 8}, {A: 5, B: 0}, {A: 10, B: 8})
     assert (start, end) == ({A: 5, B: 0}, {A: 10, B: 8})
-    assert said == [
+    assert messages == [
         "t/0: the batch starts at offset 2, but the log starts at 5.",
         "t/0: the batch ends at offset 20, but the log ends at 10.",
     ]

@@ -91,7 +91,7 @@ def test_an_end_by_timestamp_is_the_end_of_the_log_where_all_is_older() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"kafka.auto.offset.reset": "earliest"}, "startingOffsets"),
         ({"kafka.key.deserializer": "x"}, "keys come as bytes"),
@@ -118,8 +118,8 @@ def test_an_end_by_timestamp_is_the_end_of_the_log_where_all_is_older() -> None:
         ({"columns": " "}, "empty"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_in_words(given: dict[str, str], said: str) -> None:
-    with pytest.raises(OptionError, match=said):
+def test_what_cannot_be_meant_is_refused_in_words(given: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         parse(PLAIN | given)
 
 
@@ -142,7 +142,7 @@ def test_a_stream_has_no_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"startingOffsets": "latest"}, "start at the latest"),
         ({"startingOffsets": '{"t": {"0": -1}}'}, "start at the latest offset in t/0"),
@@ -155,8 +155,8 @@ def test_a_stream_has_no_end() -> None:
         ({"startingTimestamp": "9", "endingTimestamp": "5"}, "starts at timestamp 9, after"),
     ],
 )
-def test_a_batch_that_would_be_empty_is_refused(given: dict[str, str], said: str) -> None:
-    with pytest.raises(OptionError, match=said):
+def test_a_batch_that_would_be_empty_is_refused(given: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         for_batch(PLAIN | given)
 
 

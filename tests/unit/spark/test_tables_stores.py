@@ -190,7 +190,7 @@ def test_readers_of_parquet_see_whole_batches_while_it_is_written_and_joined(tmp
     assert ids_in(store) == list(range(400))
 
 
-def test_versions_of_parquet_go_when_nobody_can_be_reading_them(tmp_path):
+def test_versions_of_parquet_are_deleted_when_no_reader_can_use_them(tmp_path):
     store = ParquetStore(tmp_path / "rows", keep_s=3600)
     store.create(SCHEMA, Layout())
     for n in range(3):
