@@ -110,6 +110,7 @@ def tree(hosts, *credentials):
 # -- backup and restore ------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_a_tree_moves_from_ours_to_zookeeper_and_back(run, embedded, ensemble, tmp_path):
     fill(embedded.hosts)
     wanted = tree(embedded.hosts)
@@ -148,6 +149,7 @@ def test_broker_ids_and_sequence_numbers_go_on_where_they_were(run, backend):
         assert client.get("/controller_epoch")[0] == b"7"
 
 
+@pytest.mark.extended
 def test_many_and_large_znodes_fit(run, backend, tmp_path):
     with connected(backend.hosts) as client:
         client.create("/brokers")
@@ -296,6 +298,7 @@ def test_a_place_and_itself_are_no_ends_of_a_copy(run, embedded):
     assert run("copy", "--from", embedded.hosts, "--to", embedded.hosts).code == 2
 
 
+@pytest.mark.extended
 def test_a_location_that_does_not_answer_is_reported(run, tmp_path):
     address = f"127.0.0.1:{servers.free_port()}"
     start = time.monotonic()
@@ -350,6 +353,7 @@ def busy(backend):
     return backend
 
 
+@pytest.mark.extended
 def test_znodes_that_never_stop_changing_are_refused_without_allow_changes(run, busy, tmp_path):
     file = tmp_path / "saved"
     with writing(busy.hosts, "/inside/7"):
@@ -402,6 +406,7 @@ def guarded(tmp_path):
     server.kill()
 
 
+@pytest.mark.extended
 def test_a_guarded_server_is_reached_with_tls_and_credentials(run, guarded, tmp_path):
     server, certificate, known, stranger = guarded
     secured = ("--tls-ca", certificate, "--credentials", known)

@@ -203,6 +203,7 @@ def test_a_broker_ends_when_its_zookeeper_has_another_cluster(tmp_path):
         assert len(list(tmp_path.glob("data/broker-1/kept-*"))) == 3
 
 
+@pytest.mark.extended
 def test_a_zookeeper_that_lost_its_data_is_reported_and_not_changed(tmp_path):
     """ZooKeeper closes the connections of clients that have seen a newer zxid."""
     with (

@@ -6,6 +6,8 @@ import re
 import socket
 import time
 
+import pytest
+
 from hightide.broker.membership.zookeeper_connection import SESSION_FILE
 from hightide.testing.cluster import free_port
 from hightide.wire.errors import ErrorCode
@@ -123,6 +125,7 @@ def test_a_broker_that_was_killed_takes_over_its_old_session(backend):
         assert "waiting until" not in cluster.log()
 
 
+@pytest.mark.extended
 def test_without_its_session_file_a_broker_waits_for_its_old_session_to_end(backend):
     with Brokers(backend.hosts) as cluster:
         before = cluster.epoch()
@@ -142,6 +145,7 @@ def test_a_damaged_session_file_is_reported_and_ignored(embedded):
         assert re.search(rf"ignoring the unreadable .*{SESSION_FILE}", cluster.log())
 
 
+@pytest.mark.extended
 def test_a_second_broker_with_the_same_id_is_refused_and_harms_nothing(backend, tmp_path):
     with Brokers(backend.hosts) as cluster:
         topic = cluster.create_topic(partitions=3)
@@ -160,6 +164,7 @@ def test_a_second_broker_with_the_same_id_is_refused_and_harms_nothing(backend, 
             assert second.wait_until_it_listens(), "it may have an id of its own"
 
 
+@pytest.mark.extended
 def test_a_broker_whose_id_was_taken_while_it_slept_gives_way(embedded, tmp_path):
     with Brokers(embedded.hosts) as cluster:
         cluster.pause()

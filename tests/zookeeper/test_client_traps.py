@@ -151,6 +151,7 @@ class TestLiveness:
             assert client.session_id != former
             assert await client.children("/") == []
 
+    @pytest.mark.extended
     @scenario
     async def test_a_listener_that_takes_long_costs_no_session(self, server, proxy):
         async with session(proxy.hosts + server.chroot) as client:
@@ -161,6 +162,7 @@ class TestLiveness:
             await states.until(SUSPENDED, CONNECTED)
             assert await client.children("/") == ["e"]
 
+    @pytest.mark.extended
     @scenario
     async def test_without_a_watchdog_a_hanging_loop_keeps_its_session(self, server):
         async with session(server.hosts) as client:
@@ -202,6 +204,7 @@ def gone(hosts, path):
 
 
 class TestBackOff:
+    @pytest.mark.extended
     @scenario
     async def test_attempts_never_get_rare_and_a_closed_door_is_explained(self, zookeeper, caplog):
         with proxy_to(zookeeper) as proxy, caplog.at_level(logging.WARNING):
@@ -228,6 +231,7 @@ class TestBackOff:
 
 
 class TestLease:
+    @pytest.mark.extended
     @scenario
     async def test_silence_for_the_whole_timeout_is_doubt(self, server, proxy):
         async with session(proxy.hosts + server.chroot) as client:
@@ -247,6 +251,7 @@ class TestLease:
             await states.until(LOST, CONNECTED)
             assert client.session_id != former
 
+    @pytest.mark.extended
     @scenario
     async def test_doubt_comes_before_others_can_see_the_ephemerals_go(self, server, proxy):
         async with session(proxy.hosts + server.chroot) as client, session(server.hosts) as witness:
@@ -293,6 +298,7 @@ class TestLease:
             proxy.lose_responses()
             await client.connected(20_000)
 
+    @pytest.mark.extended
     @scenario
     async def test_a_session_in_doubt_may_be_found_alive(self, server):
         async with session(server.hosts) as client:
@@ -617,6 +623,7 @@ class TestEnds:
                 await ZooKeeperClient.connect(hosts, connection_timeout_ms=300)
             assert time.monotonic() - started < 4
 
+    @pytest.mark.extended
     @scenario
     async def test_unreachable_hosts_leave_time_for_the_reachable_one(self, embedded):
         with switched_off() as one, switched_off() as two, switched_off() as three:
@@ -626,6 +633,7 @@ class TestEnds:
                 assert time.monotonic() - started < 6, "the session would have expired"
                 assert client.state is CONNECTED
 
+    @pytest.mark.extended
     @scenario
     async def test_nothing_is_called_back_after_closing(self, server, proxy):
         client = await ZooKeeperClient.connect(proxy.hosts + server.chroot)

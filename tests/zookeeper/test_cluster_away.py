@@ -86,6 +86,7 @@ def restart(backend) -> None:
         backend.start()
 
 
+@pytest.mark.extended
 def test_a_zookeeper_that_is_killed_and_restarted_changes_nothing(backend, cluster, topic):
     epochs = {broker_id: cluster.epoch(broker_id) for broker_id in cluster.brokers}
     controller, reign = cluster.elected(), cluster.controller_epoch()
@@ -127,6 +128,7 @@ def see_changes_everywhere(cluster: Brokers) -> None:
     )
 
 
+@pytest.mark.extended
 def test_a_zookeeper_that_is_silent_for_longer_than_a_session(backend, cluster, topic):
     epochs = {broker_id: cluster.epoch(broker_id) for broker_id in cluster.brokers}
     controller = cluster.elected()
@@ -187,6 +189,7 @@ def test_a_connection_that_is_never_answered_costs_no_session(embedded):
         proxy.close()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("cut_after", ["ZooKeeper session connected", "registered as broker 1"])
 def test_a_broker_starts_though_its_zookeeper_is_killed_meanwhile(embedded, cut_after):
     """The broker reads hundreds of znodes at the start, and leads as many partitions."""

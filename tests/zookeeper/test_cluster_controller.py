@@ -96,6 +96,7 @@ def test_another_takes_over_when_it_dies(cluster, record_testsuite_property):
     assert cluster.controller_epoch() == epoch + 1
 
 
+@pytest.mark.extended
 def test_who_slept_through_its_session_writes_nothing_more(cluster):
     """Clients send CreateTopics while it is paused; it reads the requests when it resumes."""
     old, epoch = agreed(cluster), cluster.controller_epoch()

@@ -103,6 +103,7 @@ def is_copied(cluster: Brokers, topic: str) -> bool:
 # -- one broker -----------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("who", ["the controller", "another"])
 def test_who_slept_through_its_session_follows_and_is_in_sync_again(cluster, topic, who):
     controller = cluster.elected()
@@ -123,6 +124,7 @@ def test_who_slept_through_its_session_follows_and_is_in_sync_again(cluster, top
     eventually(lambda: is_copied(cluster, topic))
 
 
+@pytest.mark.extended
 def test_a_killed_controller_disturbs_only_the_partitions_that_it_leads(
     cluster, topic, record_testsuite_property
 ):
@@ -183,6 +185,7 @@ def start_all(cluster: Brokers) -> None:
         cluster.wait_until_it_listens(broker_id)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("end", ["terminate", "kill"])
 def test_all_brokers_at_once_come_back_with_everything(
     cluster, topic, end, record_testsuite_property
@@ -261,6 +264,7 @@ def content(cluster: Brokers, topic: str) -> list[list[bytes]]:
 # -- ZooKeeper ------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_a_zookeeper_that_is_restarted_moves_no_leader_and_no_replica(world, cluster, topic):
     """The sessions survive the restart."""
     backend, _ = world
@@ -279,6 +283,7 @@ def test_a_zookeeper_that_is_restarted_moves_no_leader_and_no_replica(world, clu
     eventually(lambda: is_copied(cluster, topic))
 
 
+@pytest.mark.extended
 def test_brokers_that_stop_while_it_is_away_do_so_soon_and_come_back_whole(world, cluster, topic):
     """No leader can be elected and no session closed; the clean shutdown is enough."""
     backend, _ = world

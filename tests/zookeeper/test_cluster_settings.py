@@ -66,6 +66,7 @@ def send(cluster: Brokers, topic: str, size: int) -> KafkaError | None:
     return errors[0]
 
 
+@pytest.mark.extended
 def test_a_change_through_any_broker_is_seen_by_all_at_once(
     cluster, topic, record_testsuite_property
 ):

@@ -277,6 +277,7 @@ def test_a_deletion_that_was_marked_by_hand_is_carried_out(cluster, name):
         eventually(lambda at=broker_id: not list(cluster.data(at).glob(f"{name}-?")))
 
 
+@pytest.mark.extended
 def test_a_mark_is_taken_away_where_nothing_may_be_deleted(zookeeper, name):
     with Brokers(zookeeper.hosts, settings={"delete.topic.enable": False}) as cluster:
         cluster.create_topic(name)
@@ -412,6 +413,7 @@ def test_znodes_that_are_spoiled_cost_no_data(zookeeper, name):
 # -- size -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_two_thousand_partitions_come_and_go(cluster, record_testsuite_property):
     """More partitions than fit into one multi; the name has the maximum length."""
     count, name = 2000, "long-" + "x" * 244

@@ -132,6 +132,7 @@ def assert_whole(reader: KazooClient, writer: Writer) -> None:
     assert len(created) == stats[0].version, "a multi is torn: a create without its sets"
 
 
+@pytest.mark.extended
 @pytest.mark.timeout(180)
 def test_no_kill_loses_or_tears_an_acknowledged_write_or_ends_a_session(tmp_path, capsys):
     server = servers.Embedded(tmp_path)

@@ -88,6 +88,7 @@ def compare(embedded: Any, zookeeper: Any, kind: Any, is_odd: bool, steps: int) 
     return comparison
 
 
+@pytest.mark.extended
 @pytest.mark.timeout(300 + STEPS / 50)
 @pytest.mark.parametrize(
     ("kind", "is_odd", "share"), [(WireWorld, True, 1.0), (KazooWorld, False, 0.5)]

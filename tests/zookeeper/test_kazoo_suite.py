@@ -118,6 +118,7 @@ def free_ports(count: int) -> int:
     raise AssertionError("no free ports in a row")
 
 
+@pytest.mark.extended
 @pytest.mark.timeout(PATIENCE_S + 60)
 @pytest.mark.skipif(
     not PYTHON.exists(), reason="kazoo's tests are not installed: run `make kazoo-env`"

@@ -30,6 +30,7 @@ def server(tmp_path):
     server.kill()
 
 
+@pytest.mark.extended
 def test_sessions_survive_a_server_that_was_paused_for_longer_than_their_timeout(server):
     """A suspended laptop, a virtual machine that moves: in ZooKeeper all sessions would expire."""
     sessions = [Wire(server.hosts, timeout_ms=SESSION_MS) for _ in range(SESSIONS)]
@@ -48,6 +49,7 @@ def test_sessions_survive_a_server_that_was_paused_for_longer_than_their_timeout
         wire.close()
 
 
+@pytest.mark.extended
 def test_a_session_that_stays_silent_after_such_a_stop_expires_all_the_same(server):
     with (
         Wire(server.hosts, timeout_ms=SESSION_MS) as silent,
@@ -63,6 +65,7 @@ def test_a_session_that_stays_silent_after_such_a_stop_expires_all_the_same(serv
         assert (event.kind, event.path) == (2, "/silent")
 
 
+@pytest.mark.extended
 def test_after_a_restart_every_session_has_its_whole_timeout_again(server):
     with Wire(server.hosts, timeout_ms=3 * SESSION_MS) as wire:
         wire.call(jute.CREATE, create("/mine", flags=1))

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from kazoo.client import KazooClient
 
 
@@ -27,6 +28,7 @@ def test_a_chroot_is_empty_and_can_be_written(backend):
         client.close()
 
 
+@pytest.mark.extended
 def test_what_was_written_is_there_after_a_kill(backend):
     client = client_of(backend)
     client.create("/a", b"1")
