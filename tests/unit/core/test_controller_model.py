@@ -367,6 +367,8 @@ MUTANTS = {
 }
 
 
+# How many examples it takes depends on the text of the model, and a busy machine takes longer.
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_the_model_notices_that(mutant: str, monkeypatch: pytest.MonkeyPatch):
     where, name, change = MUTANTS[mutant]
