@@ -80,7 +80,7 @@ def load(
     partition: int,
     config: Topic,
     files: OpenFiles,
-    known: CheckpointedState,
+    checkpointed: CheckpointedState,
     now_ms: int,
 ) -> Log:
     """Load the log in the directory of a partition."""
@@ -89,29 +89,31 @@ def load(
     directory = f"{topic}-{partition}"
     names = finish_interrupted_work(disk, directory)
     # Only a crash can leave gaps before the start offset. Otherwise retention drops the segments.
-    first_offset = 0 if known.clean else known.start_offset
+    first_offset = 0 if checkpointed.clean else checkpointed.start_offset
     segments = find_segments(disk, directory, names, own_files, first_offset)
     if not segments:
-        segments = [Segment.create(disk, directory, known.start_offset, own_files, now_ms)]
+        segments = [Segment.create(disk, directory, checkpointed.start_offset, own_files, now_ms)]
     for segment in segments:
         segment.index_interval_bytes = config.index_interval_bytes
-        segment.is_indexed_on_disk = known.clean or segment.limit_offset <= known.recovery_point
+        segment.is_indexed_on_disk = (
+            checkpointed.clean or segment.limit_offset <= checkpointed.recovery_point
+        )
     epochs = LeaderEpochs.load(disk, directory)
     failure: KafkaError | None = None
     parts: LogParts | None = None
-    if known.clean:
-        parts = _load_clean(disk, directory, names, segments, epochs, known, now_ms)
+    if checkpointed.clean:
+        parts = _load_clean(disk, directory, names, segments, epochs, checkpointed, now_ms)
     if parts is None:
-        recovery = Recovery(disk, directory, segments, epochs, known, now_ms)
+        recovery = Recovery(disk, directory, segments, epochs, checkpointed, now_ms)
         try:
             recovery.run()
         except Corrupt as damage:
             failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(damage))
         parts = recovery.parts()
-    if failure is None and not known.clean and parts.end_offset < known.start_offset:
-        parts = _restart(disk, directory, parts, own_files, known.start_offset, now_ms)
+    if failure is None and not checkpointed.clean and parts.end_offset < checkpointed.start_offset:
+        parts = _restart(disk, directory, parts, own_files, checkpointed.start_offset, now_ms)
     if failure is None:
-        _recall_ended(disk, parts, known.high_watermark)
+        _recall_ended(disk, parts, checkpointed.high_watermark)
         if not any(name.endswith(TRANSACTION_INDEX) for name in names):
             _start_transaction_indexes(parts)
     for segment in parts.segments:
@@ -241,7 +243,7 @@ def _load_clean(
     names: dict[str, int],
     segments: list[Segment],
     epochs: LeaderEpochs,
-    known: CheckpointedState,
+    checkpointed: CheckpointedState,
     now_ms: int,
 ) -> LogParts | None:
     """Load the log as a clean shutdown left it; return None if its files do not look like that."""
@@ -253,7 +255,7 @@ def _load_clean(
             "recovering %s/%s in spite of a clean shutdown: %s", disk.name, directory, damage
         )
         return None
-    start_offset = max(known.start_offset, segments[0].base_offset)
+    start_offset = max(checkpointed.start_offset, segments[0].base_offset)
     if start_offset > end_offset:
         # A clean shutdown does not write such a checkpoint, so the checkpoint is wrong.
         _log.warning(
@@ -284,14 +286,14 @@ class Recovery:
         directory: str,
         segments: list[Segment],
         epochs: LeaderEpochs,
-        known: CheckpointedState,
+        checkpointed: CheckpointedState,
         now_ms: int,
     ) -> None:
         self.disk = disk
         self.directory = directory
         self.segments = segments
         self.epochs = epochs
-        self.known = known
+        self.checkpointed = checkpointed
         self.now_ms = now_ms
         self.transactions = PartitionTransactions(ProducerStates())
         self.end_offset = segments[0].base_offset
@@ -301,7 +303,7 @@ class Recovery:
         """Check, truncate, rebuild. Raise Corrupt if records before the recovery point are damaged;
         then nothing is truncated."""
         segments = self.segments
-        recovery_point = self.known.recovery_point
+        recovery_point = self.checkpointed.recovery_point
         first = 0
         while first + 1 < len(segments) and segments[first].limit_offset <= recovery_point:
             first += 1
@@ -315,7 +317,7 @@ class Recovery:
             checked = self._check(segment, buffer, since)
             self.end_offset = checked.end_offset
             damage = checked.damage
-            if damage is None and number + 1 < len(segments) and not self.known.allows_gaps:
+            if damage is None and number + 1 < len(segments) and not self.checkpointed.allows_gaps:
                 damage = _gap(segment, checked.end_offset)
             if damage is not None and self.end_offset < recovery_point:
                 raise Corrupt(
@@ -370,14 +372,18 @@ class Recovery:
                 if aborted is not None:
                     segment.add_aborted(aborted)
 
-        gapless_from = MAX_OFFSET if self.known.allows_gaps else self.known.recovery_point
+        gapless_from = (
+            MAX_OFFSET if self.checkpointed.allows_gaps else self.checkpointed.recovery_point
+        )
         return check_segment(segment, buffer, gapless_from, visit)
 
     def parts(self) -> LogParts:
-        start = min(max(self.known.start_offset, self.segments[0].base_offset), self.end_offset)
+        start = min(
+            max(self.checkpointed.start_offset, self.segments[0].base_offset), self.end_offset
+        )
         self.epochs.truncate_from_end(self.end_offset)
         self.epochs.truncate_from_start(start)
-        recovery_point = self.known.recovery_point
+        recovery_point = self.checkpointed.recovery_point
         if self.sound:
             recovery_point = min(recovery_point, self.end_offset)
         return LogParts(

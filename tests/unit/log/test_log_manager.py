@@ -28,7 +28,7 @@ MINUTE_MS = 60_000
 ID = UUID(int=77)
 
 
-def store_on(*disks: Disk, config: Topic | None = None) -> LogManager:
+def log_manager_on(*disks: Disk, config: Topic | None = None) -> LogManager:
     log_manager = LogManager(disks, broker(), lambda _: config or topic())
     log_manager.open(NOW)
     return log_manager
@@ -38,7 +38,7 @@ def test_new_partitions_go_where_the_fewest_are() -> None:
     disks = [MemoryDisk("a"), MemoryDisk("b"), MemoryDisk("c")]
     disks[0].make_directory("old-0")
     disks[0].make_directory("old-1")
-    log_manager = store_on(*disks)
+    log_manager = log_manager_on(*disks)
     for partition in range(7):
         log_manager.create("t", partition, ID)
     counts = [sum(log.disk is disk for log in log_manager.logs.values()) for disk in disks]
@@ -49,7 +49,7 @@ def test_all_directories_are_loaded_again(tmp_path: Path) -> None:
     config = topic()
     for number in range(3):
         disks = [RealDisk(tmp_path / name) for name in ("a", "b")]
-        log_manager = store_on(*disks, config=config)
+        log_manager = log_manager_on(*disks, config=config)
         assert len(log_manager.logs) == 2 * number
         for partition in (2 * number, 2 * number + 1):
             log_manager.create("t", partition, ID)
@@ -59,7 +59,7 @@ def test_all_directories_are_loaded_again(tmp_path: Path) -> None:
             log_manager.close(NOW)
         for disk in disks:
             disk.unlock()
-    log_manager = store_on(*(RealDisk(tmp_path / name) for name in ("a", "b")), config=config)
+    log_manager = log_manager_on(*(RealDisk(tmp_path / name) for name in ("a", "b")), config=config)
     assert {key: log.end_offset for key, log in log_manager.logs.items()} == {
         ("t", 0): 3, ("t", 1): 3, ("t", 2): 2, ("t", 3): 2, ("t", 4): 1, ("t", 5): 1,
     }  # fmt: skip
@@ -71,19 +71,19 @@ def test_a_partition_in_two_directories_is_an_error_in_words() -> None:
     for disk in disks:
         disk.make_directory("t-0")
     with pytest.raises(DiskFailed, match="t-0 failed: it is in a and b; remove one of the two"):
-        store_on(*disks)
+        log_manager_on(*disks)
 
 
 def test_a_directory_in_use_is_an_error_in_words(tmp_path: Path) -> None:
-    first = store_on(RealDisk(tmp_path))
+    first = log_manager_on(RealDisk(tmp_path))
     with pytest.raises(DiskFailed, match="another process is using this directory"):
-        store_on(RealDisk(tmp_path))
+        log_manager_on(RealDisk(tmp_path))
     first.close(NOW)
-    store_on(RealDisk(tmp_path)).close(NOW)
+    log_manager_on(RealDisk(tmp_path)).close(NOW)
 
 
 def test_a_partition_is_created_once(disk: Disk) -> None:
-    log_manager = store_on(disk)
+    log_manager = log_manager_on(disk)
     log_manager.create("t", 0, ID)
     with pytest.raises(KafkaError) as caught:
         log_manager.create("t", 0, ID)
@@ -91,17 +91,22 @@ def test_a_partition_is_created_once(disk: Disk) -> None:
 
 
 def test_names_with_dashes_and_dots_find_their_way_back(disk: Disk) -> None:
-    log_manager = store_on(disk)
+    log_manager = log_manager_on(disk)
     for name in ("a-b", "a-1", "a.b-c_d", "x" * 249):
         log_manager.create(name, 3, ID)
     disk.make_directory("not a partition")
     disk.unlock()
-    assert set(store_on(disk).logs) == {("a-b", 3), ("a-1", 3), ("a.b-c_d", 3), ("x" * 249, 3)}
+    assert set(log_manager_on(disk).logs) == {
+        ("a-b", 3),
+        ("a-1", 3),
+        ("a.b-c_d", 3),
+        ("x" * 249, 3),
+    }
 
 
 @pytest.mark.parametrize("name", ["t", "y" * 249])
 def test_a_deleted_partition_is_gone_at_once_and_its_bytes_later(disk: Disk, name: str) -> None:
-    log_manager = store_on(disk, config=topic(file_delete_delay_ms=5 * MINUTE_MS))
+    log_manager = log_manager_on(disk, config=topic(file_delete_delay_ms=5 * MINUTE_MS))
     log = log_manager.create(name, 0, ID)
     append(log, batch([b"x"]))
     part = log.read(0, 100, 1)
@@ -125,11 +130,11 @@ def test_a_deleted_partition_is_gone_at_once_and_its_bytes_later(disk: Disk, nam
 
 
 def test_a_deletion_that_was_interrupted_is_finished_after_the_next_start(disk: Disk) -> None:
-    log_manager = store_on(disk)
+    log_manager = log_manager_on(disk)
     log_manager.create("t", 0, ID)
     log_manager.delete("t", 0)
     disk.unlock()
-    log_manager = store_on(disk)
+    log_manager = log_manager_on(disk)
     assert log_manager.logs == {}
     run_jobs(log_manager, NOW + MINUTE_MS)
     assert not [n for n in disk.list("") if n.endswith("-delete")]
@@ -387,19 +392,19 @@ class TestHousekeeping:
 @pytest.mark.parametrize("left", [None, b"", b"version: 0\ntopic_id: AAAA"])
 def test_whose_a_log_is_survives_the_loss_of_its_own_note(disk: Disk, left: bytes | None) -> None:
     """A power loss may remove it; a log without it would be used for any topic of that name."""
-    log_manager = store_on(disk)
+    log_manager = log_manager_on(disk)
     log_manager.create("t", 0, ID)
     log_manager.sync_names()
     log_manager.unlock()
     disk.remove("t-0/partition.metadata")
     if left is not None:
         disk.create("t-0/partition.metadata").append(left)
-    assert store_on(disk).topic_ids == {("t", 0): ID}
+    assert log_manager_on(disk).topic_ids == {("t", 0): ID}
     assert checkpoint.read_topic_id(disk, "t-0") == ID, "it is noted again"
 
 
 def test_a_damaged_list_of_ids_is_none(disk: Disk) -> None:
-    log_manager = store_on(disk)
+    log_manager = log_manager_on(disk)
     log_manager.create("t", 0, ID)
     log_manager.unlock()
     for damage in (b"", b"0\n1\nt 0\n", b"0\n1\nt 0 ????\n", b"\xff"):
