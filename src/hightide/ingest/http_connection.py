@@ -164,18 +164,23 @@ def _decompressed(request: Request, data: bytes, limit: int) -> bytes:
             f"Content-Encoding is {coding}; send gzip, deflate or identity",
             keeps_alive=True,
         )
-    decompressor = zlib.decompressobj(wbits=47 if coding == "gzip" else 15)
-    try:
-        body = decompressor.decompress(data, limit + 1)
-    except zlib.error as error:
-        raise HttpError(HTTPStatus.BAD_REQUEST, f"the body is not {coding}: {error}") from None
-    if len(body) > limit:
-        raise _too_large(limit)
-    if not decompressor.eof:
-        raise HttpError(
-            HTTPStatus.BAD_REQUEST, f"the {coding} body is incomplete", keeps_alive=True
-        )
-    return body
+    body = bytearray()
+    while True:
+        decompressor = zlib.decompressobj(wbits=47 if coding == "gzip" else 15)
+        try:
+            body += decompressor.decompress(data, limit + 1 - len(body))
+        except zlib.error as error:
+            raise HttpError(HTTPStatus.BAD_REQUEST, f"the body is not {coding}: {error}") from None
+        if len(body) > limit:
+            raise _too_large(limit)
+        if not decompressor.eof:
+            raise HttpError(
+                HTTPStatus.BAD_REQUEST, f"the {coding} body is incomplete", keeps_alive=True
+            )
+        # A gzip file may have several members, one after the other.
+        data = decompressor.unused_data
+        if not data:
+            return bytes(body)
 
 
 def _too_large(limit: int) -> HttpError:

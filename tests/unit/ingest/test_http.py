@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import types
 from http import HTTPStatus
@@ -212,6 +213,21 @@ def test_a_response_to_head_has_no_body() -> None:
     writer = serve(b"HEAD / HTTP/1.1\r\nHost: h\r\n\r\n")[1]
     assert writer.data.startswith(b"HTTP/1.1 405 Method Not Allowed\r\n")
     assert writer.data.endswith(b"\r\n\r\n")
+
+
+def gzipped(body):
+    headers = b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(body)
+    return POST + headers + body
+
+
+def test_all_members_of_a_gzip_body_are_read() -> None:
+    body = gzip.compress(b"one ") + gzip.compress(b"two")
+    values, responses = exchange(gzipped(body))
+    assert (values, statuses(responses)) == ([b"one two"], [200])
+    assert statuses(exchange(gzipped(body + b"rest"))[1]) == [400]
+    assert statuses(exchange(gzipped(body[:-4]))[1]) == [400]
+    large = gzip.compress(b"x" * 60_000)
+    assert statuses(exchange(gzipped(large + large))[1]) == [413]
 
 
 def test_close_is_heeded() -> None:
