@@ -60,8 +60,14 @@ def demo(
         int, typer.Option(help="Port of the first broker, the others count up; 0 picks free ones.")
     ] = 9092,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    coordinator_port: Annotated[
-        int | None, typer.Option(metavar="PORT", help="Port of the embedded ZooKeeper.")
+    zookeeper_port: Annotated[
+        int | None,
+        typer.Option(
+            "--zookeeper-port",
+            "--coordinator-port",
+            metavar="PORT",
+            help="Port of the embedded ZooKeeper.",
+        ),
     ] = None,
     data: Data = DATA,
     memory: Annotated[
@@ -95,8 +101,8 @@ def demo(
     # The user's overrides come last, so they win.
     argv = ["--brokers", str(BROKERS), "--port", str(port), "--host", host]
     argv += ["--memory"] if memory else []
-    if coordinator_port is not None:
-        argv += ["--zookeeper-port", str(coordinator_port)]
+    if zookeeper_port is not None:
+        argv += ["--zookeeper-port", str(zookeeper_port)]
     for setting in (*SETTINGS, *(override or ())):
         argv += ["--override", setting]
     stop = threading.Event()

@@ -103,7 +103,7 @@ class TestJson:
         (b'{"user":"u","amount":1,"items":[{"sku":"a"},{"count":2}]}', "items[].sku is missing"),
         (
             b'{"user":"u","amount":1,"items":[{"sku":"a","count":"b"}]}',
-            "a nested value does not have the type than the schema says:"
+            "a nested value does not have the type of the schema:"
             ' {"user":"u","amount":1,"items":[{"sku":"a","count":"b"}]}',
         ),
     )
