@@ -63,7 +63,7 @@ def run(bootstrap: str, folder: Path) -> int:
     os.dup2(2, 1)
     app = shop_app.shop(bootstrap, str(folder / STATE), str(folder / TABLES))
     try:
-        run_app(app, Path(shop_app.__file__), patience_s=5.0, show=lambda _: None, say=print)
+        run_app(app, Path(shop_app.__file__), grace_s=5.0, show=lambda _: None, say=print)
     except RunFailed as error:
         print(error, file=sys.stderr)
         return 1

@@ -187,7 +187,7 @@ def _run(
         else:
             show = display.lines(render.say)
         app_runner.run(
-            found, file, once=once, only=only, patience_s=grace, show=show, say=render.say
+            found, file, once=once, only=only, grace_s=grace, show=show, say=render.say
         )
 
 

@@ -257,7 +257,7 @@ class BlockingClient:
 
         The first and the last batch may hold records outside of the range. Raises
         `OffsetOutOfRange` if retention has deleted part of the range, or if the log ends before
-        `end` for `patience_ms`.
+        `end` for `retry_ms`.
         """
         reader = RangeFetcher(
             self._leaders,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hightide.spark.streams import App, RunningQueries
 
 LOOK_S = 0.5
-PATIENCE_S = 30.0
+GRACE_S = 30.0
 HEARTBEAT_MS = 5_000
 DEFAULT_STATE = Path(".hightide") / "pipelines"
 SHOW_CURSOR = b"\x1b[?25h"
@@ -195,7 +195,7 @@ def run(
     *,
     once: bool = False,
     only: Sequence[str] = (),
-    patience_s: float = PATIENCE_S,
+    grace_s: float = GRACE_S,
     show: Show,
     say: Say,
 ) -> AppStatus:
@@ -210,7 +210,7 @@ def run(
             signals.listen()
             if not signals.requested.is_set():
                 running = app.start(once=once, only=only, say=say)
-                _follow(running, keeper, signals, patience_s, say)
+                _follow(running, keeper, signals, grace_s, say)
         except NoJava as error:
             keeper.fail(str(error), ())
             raise
@@ -231,7 +231,7 @@ def _stoppable(keeper: StatusKeeper) -> Iterator[Signals]:
 
 
 def _follow(
-    running: RunningQueries, keeper: StatusKeeper, signals: Signals, patience_s: float, say: Say
+    running: RunningQueries, keeper: StatusKeeper, signals: Signals, grace_s: float, say: Say
 ) -> None:
     keeper.update(state=State.RUNNING)
     while True:
@@ -242,7 +242,7 @@ def _follow(
         if signals.requested.is_set():
             say("Stopping after the current micro-batches; press Ctrl-C again to stop at once.")
             keeper.update(state=State.STOPPING)
-            running.stop(patience_s)
+            running.stop(grace_s)
             keeper.refresh(running)
             return
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # How long a batch waits for a commit; the group coordinator may be unavailable.
-PATIENCE_S = 2.0
+COMMIT_S = 2.0
 # How Spark describes a Python source; it does not give the name.
 PYTHON = "PythonMicroBatchStream"
 _log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class GroupProgress:
             target=self._do, args=(self._group, dict(offsets)), daemon=True
         )
         self._commit.start()
-        self._commit.join(PATIENCE_S)
+        self._commit.join(COMMIT_S)
 
     def _do(self, group: str, offsets: Offsets) -> None:
         from hightide.spark.blocking_client import shared_client

@@ -42,7 +42,7 @@ DEAD_LETTERS = "-dead-letters"
 NOT_YET = ("Initializing", "Getting offsets")
 TOO_SLOW = "Python worker failed to connect back"
 ATTEMPTS = 5
-PATIENCE_S = 60.0
+SOURCES_S = 60.0
 Say = Callable[[str], None]
 LOOK_S = 0.05
 TURN_S = 0.5
@@ -87,7 +87,7 @@ def started(begin: Callable[[], StreamingQuery]) -> StreamingQuery:
     """
     for _ in range(ATTEMPTS):
         query = begin()
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + SOURCES_S
         while query.isActive and query.status["message"].startswith(NOT_YET):
             if time.monotonic() > deadline:  # No broker answers; the query retries.
                 return query
@@ -274,11 +274,11 @@ class RunningQueries:
                 return False
             self._until_one_ends(active, left)
 
-    def stop(self, patience: float = 30) -> None:
+    def stop(self, grace_s: float = 30) -> None:
         """Stop all queries, each after its current micro-batch if that ends in time."""
         for gate in self.gates.values():
             gate.close()
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + grace_s
         while any(map(self._is_busy, self.queries)) and time.monotonic() < deadline:
             time.sleep(LOOK_S)
         for query in self.queries.values():
