@@ -95,9 +95,13 @@ class Backoff:
         """Whether no attempt is left, so that the next failure is final."""
         return self._is_over(self._limit_s)
 
+    def next_s(self) -> float | None:
+        """Count a failure and return the pause after it, for a timer; None if none is left."""
+        return self._next_s(self._limit_s)
+
     async def pause(self) -> bool:
         """Wait before the next attempt; False, without a wait, if no attempt is left."""
-        pause_s = self._next_s(self._limit_s)
+        pause_s = self.next_s()
         if pause_s is None:
             return False
         await asyncio.sleep(pause_s)
@@ -105,7 +109,7 @@ class Backoff:
 
     def sleep(self) -> bool:
         """Do what `pause` does, in a program without an event loop."""
-        pause_s = self._next_s(self._limit_s)
+        pause_s = self.next_s()
         if pause_s is None:
             return False
         time.sleep(pause_s)

@@ -14,13 +14,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 from hightide.broker.controller.context import ControllerContext
 from hightide.broker.controller.controller_election import ControllerElection
-from hightide.broker.controller.errors import NotController, kafka_error, not_controller
+from hightide.broker.controller.controller_errors import NotController, kafka_error, not_controller
 from hightide.broker.controller.publisher import Publisher, Sender
 from hightide.broker.controller.topic_changes import TopicChanges
 from hightide.broker.controller.znode_reader import ZnodeReader
@@ -31,9 +31,9 @@ from hightide.core.partition.state import NO_BROKER
 from hightide.settings import Broker as Settings
 from hightide.wire.errors import KafkaError
 from hightide.zookeeper import znodes
-from hightide.zookeeper.errors import ConnectionLoss, SessionLost, ZooKeeperError
 from hightide.zookeeper.interface import ZooKeeper
 from hightide.zookeeper.watch import WatchEvent
+from hightide.zookeeper.zookeeper_errors import ConnectionLoss, SessionLost, ZooKeeperError
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class EventQueue:
             "balance": self._balance,
         }
         self._scheduled: dict[str, None] = {}
-        self._failures: Counter[str] = Counter()
+        self._backoffs: dict[str, Backoff] = {}
         self._wakeup = asyncio.Event()
         # Topics whose znode, or whose settings, may have changed since they were read.
         self._changed: dict[str, None] = {}
@@ -155,15 +155,15 @@ class EventQueue:
         self._scheduled.pop(event, None)
         try:
             await self._checks[event]()
-            self._failures.pop(event, None)
+            self._backoffs.pop(event, None)
         except NotController:
             raise
         except ZooKeeperError as failure:
             # A reconnect schedules all checks as well; the timer is for a call that timed out.
             if not isinstance(failure, ConnectionLoss | SessionLost):
                 log.error("the controller cannot read %s from ZooKeeper: %s", event, failure)
-            pause_s = min(_PAUSE_S * 2 ** self._failures[event], _LONGEST_PAUSE_S)
-            self._failures[event] += 1
+            backoff = self._backoffs.setdefault(event, Backoff(_PAUSE_S, _LONGEST_PAUSE_S))
+            pause_s = backoff.next_s() or _LONGEST_PAUSE_S
             asyncio.get_running_loop().call_later(pause_s, self.schedule, event)
 
     async def _run_call(self, call: _Call) -> None:

@@ -12,9 +12,10 @@ import logging
 from typing import TYPE_CHECKING
 
 from hightide.client.connection import CODES, ConnectionFailed
+from hightide.client.retry import Backoff
 from hightide.wire.errors import ErrorCode, KafkaError
-from hightide.zookeeper.errors import ZooKeeperError
 from hightide.zookeeper.interface import SessionState
+from hightide.zookeeper.zookeeper_errors import ZooKeeperError
 
 if TYPE_CHECKING:
     from hightide.broker.broker import Broker
@@ -39,13 +40,15 @@ async def transfer_leadership(broker: Broker) -> None:
 async def _request_with_retries(broker: Broker) -> None:
     settings = broker.settings
     pause_s = min(settings.controlled_shutdown_retry_backoff_ms / 1000, _LONGEST_PAUSE_S)
-    for _ in range(1 + settings.controlled_shutdown_max_retries):
+    backoff = Backoff.every(pause_s, attempts=1 + settings.controlled_shutdown_max_retries)
+    while True:
         # Without ZooKeeper there are no elections. It may be back soon.
         if broker.zookeeper.state is not SessionState.CONNECTED:
             log.warning("no broker can take over leadership: ZooKeeper is unreachable")
         elif await _request_shutdown(broker):
             return
-        await asyncio.sleep(pause_s)
+        if not await backoff.pause():
+            return
 
 
 async def _request_shutdown(broker: Broker) -> bool:

@@ -21,11 +21,13 @@ continues.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
+from hightide.client.retry import Backoff
 from hightide.spark.blocking_client import Fenced, Identity, TopicPartition
 from hightide.spark.sink import marker as markers
 from hightide.spark.sink.marker import Claim, Marker, Refused, Replaced, Verdict
@@ -103,7 +105,8 @@ class Transactions:
         aggregations is the same as if they had been written.
         """
         is_computed = False
-        for attempt in range(self._retries + 1):
+        backoff = Backoff(PAUSE_S, math.inf, attempts=self._retries + 1)
+        while True:
             try:
                 identity, found = self._begin(claim)
                 verdict = markers.decide(markers.newest(found, claim.query), claim)
@@ -117,8 +120,9 @@ class Transactions:
             except (Refused, Replaced):
                 raise
             except Exception as error:
-                if attempt < self._retries and not _is_final(error):
-                    self._pause(PAUSE_S * 2**attempt)
+                pause_s = None if _is_final(error) else backoff.next_s()
+                if pause_s is not None:
+                    self._pause(pause_s)
                     continue
                 # Abort, so that consumers do not wait for an abandoned transaction. If that fails
                 # too, the first error is still the one to report.
@@ -127,7 +131,6 @@ class Transactions:
                 if _is_final(error):
                     raise
                 raise GaveUp(self._failure(claim, error)) from None
-        raise AssertionError("the last attempt returns or raises")
 
     # -- the steps ---------------------------------------------------------------------------
 
