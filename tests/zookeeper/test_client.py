@@ -10,7 +10,10 @@ import time
 import pytest
 
 from hightide.zookeeper.client import ClientTls, SessionKey, ZooKeeperClient
-from hightide.zookeeper.errors import (
+from hightide.zookeeper.interface import SessionState, delete_recursively, ensure_path
+from hightide.zookeeper.operation import Check, Create, Delete, SetData
+from hightide.zookeeper.watch import EventType, WatchEvent
+from hightide.zookeeper.zookeeper_errors import (
     BadArguments,
     BadVersion,
     ConnectionLoss,
@@ -23,9 +26,6 @@ from hightide.zookeeper.errors import (
     SessionLost,
     ZooKeeperError,
 )
-from hightide.zookeeper.interface import SessionState, delete_recursively, ensure_path
-from hightide.zookeeper.operation import Check, Create, Delete, SetData
-from hightide.zookeeper.watch import EventType, WatchEvent
 from tests.support.eventually import eventually_async
 from tests.zookeeper.client_world import States, scenario, session, uvloop_scenario
 

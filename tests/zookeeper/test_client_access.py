@@ -9,8 +9,8 @@ import time
 import pytest
 
 from hightide.zookeeper.client import ClientTls, ZooKeeperClient
-from hightide.zookeeper.errors import AuthFailed, NoAuth, NotConnected
 from hightide.zookeeper.interface import SessionState
+from hightide.zookeeper.zookeeper_errors import AuthFailed, NoAuth, NotConnected
 from tests.support.certificates import CertificateAuthority
 from tests.zookeeper import servers
 from tests.zookeeper.client_world import Proxy, States, scenario, session

@@ -18,7 +18,13 @@ import pytest
 from kazoo.protocol.serialization import CloseInstance
 
 from hightide.zookeeper.client import ZooKeeperClient
-from hightide.zookeeper.errors import (
+from hightide.zookeeper.interface import SessionState
+from hightide.zookeeper.kazoo_thread import clock
+from hightide.zookeeper.operation import SetData
+from hightide.zookeeper.watch import EventType, WatchEvent
+from hightide.zookeeper.watchdog import Watchdog
+from hightide.zookeeper.write_outcome import compare_and_set, create_ephemeral
+from hightide.zookeeper.zookeeper_errors import (
     BadVersion,
     ConnectionLoss,
     MultiFailed,
@@ -28,12 +34,6 @@ from hightide.zookeeper.errors import (
     TooLarge,
     ZooKeeperError,
 )
-from hightide.zookeeper.interface import SessionState
-from hightide.zookeeper.kazoo_thread import clock
-from hightide.zookeeper.operation import SetData
-from hightide.zookeeper.watch import EventType, WatchEvent
-from hightide.zookeeper.watchdog import Watchdog
-from hightide.zookeeper.write_outcome import compare_and_set, create_ephemeral
 from tests.support.eventually import eventually_async
 from tests.zookeeper.client_world import (
     TIMEOUT_MS,

@@ -70,9 +70,9 @@ from hightide.wire.messages.replication import (
     PublishStateResponse,
 )
 from hightide.zookeeper import znodes
-from hightide.zookeeper.errors import ConnectionLoss, SessionLost, ZooKeeperError
 from hightide.zookeeper.interface import SessionState
 from hightide.zookeeper.watchdog import Watchdog
+from hightide.zookeeper.zookeeper_errors import ConnectionLoss, SessionLost, ZooKeeperError
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from hightide.core.controller.placement import place
 from hightide.core.metadata.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE, partition_for
 from hightide.core.partition.state import NO_BROKER
 from hightide.wire.errors import ErrorCode, KafkaError
-from hightide.zookeeper.errors import ZooKeeperError
+from hightide.zookeeper.zookeeper_errors import ZooKeeperError
 
 if TYPE_CHECKING:
     from hightide.broker.broker import Broker

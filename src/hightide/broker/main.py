@@ -107,7 +107,7 @@ async def _serve(settings: Settings, in_memory: bool) -> int:
     from hightide.broker.membership.identity import StartupRefused
     from hightide.log.disk import MemoryDisk
     from hightide.wire.errors import Corrupt, KafkaError
-    from hightide.zookeeper.errors import ZooKeeperError
+    from hightide.zookeeper.zookeeper_errors import ZooKeeperError
 
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()

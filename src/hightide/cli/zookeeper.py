@@ -225,8 +225,8 @@ def readable_errors() -> Iterator[None]:
     """Report the errors of these commands as one line."""
     from hightide.zookeeper.backup import DamagedBackup
     from hightide.zookeeper.copy_tree import CopyFailed, CopyRefused
-    from hightide.zookeeper.errors import ZooKeeperError
     from hightide.zookeeper.snapshot_locations import LocationFailed
+    from hightide.zookeeper.zookeeper_errors import ZooKeeperError
 
     try:
         yield

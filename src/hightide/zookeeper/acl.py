@@ -17,8 +17,8 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
-from hightide.zookeeper.errors import InvalidAcl
 from hightide.zookeeper.node import OPEN_ACL
+from hightide.zookeeper.zookeeper_errors import InvalidAcl
 
 _INT = struct.Struct(">i")
 

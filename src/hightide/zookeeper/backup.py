@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hightide.zookeeper import acl
-from hightide.zookeeper.errors import BadArguments
 from hightide.zookeeper.node import OPEN_ACL, Stat, Znode, check_path, split
 from hightide.zookeeper.snapshot import Snapshot
+from hightide.zookeeper.zookeeper_errors import BadArguments
 
 FORMAT = "hightide-zookeeper"
 OLD_FORMAT = "hightide-coordination"

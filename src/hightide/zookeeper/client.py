@@ -27,14 +27,6 @@ from kazoo.hosts import collect_hosts
 from kazoo.protocol import serialization as wire
 
 from hightide.zookeeper import kazoo_translation
-from hightide.zookeeper.errors import (
-    AuthFailed,
-    BadArguments,
-    ConnectionLoss,
-    NotConnected,
-    SessionLost,
-    ZooKeeperError,
-)
 from hightide.zookeeper.interface import (
     SessionState,
     StateListener,
@@ -53,6 +45,14 @@ from hightide.zookeeper.kazoo_translation import Chroot
 from hightide.zookeeper.node import Stat, check_path
 from hightide.zookeeper.operation import Create, Delete, Operation, SetData
 from hightide.zookeeper.watch import EventType, WatchEvent
+from hightide.zookeeper.zookeeper_errors import (
+    AuthFailed,
+    BadArguments,
+    ConnectionLoss,
+    NotConnected,
+    SessionLost,
+    ZooKeeperError,
+)
 
 __all__ = ["ClientTls", "SessionKey", "ZooKeeperClient"]
 

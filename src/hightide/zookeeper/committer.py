@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from hightide.zookeeper.acl import UNCHECKED, Access
-from hightide.zookeeper.errors import SessionLost, StorageError, ZooKeeperError
 from hightide.zookeeper.operation import (
     Decision,
     Request,
@@ -34,6 +33,7 @@ from hightide.zookeeper.operation import (
 )
 from hightide.zookeeper.tree import Draft, Tree
 from hightide.zookeeper.watch import WatchEvent
+from hightide.zookeeper.zookeeper_errors import SessionLost, StorageError, ZooKeeperError
 
 if TYPE_CHECKING:
     from hightide.zookeeper.store import Store

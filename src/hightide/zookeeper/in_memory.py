@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from hightide.zookeeper.committer import Committer, wall_clock_ms
-from hightide.zookeeper.errors import SessionLost, StorageError, ZooKeeperError
 from hightide.zookeeper.interface import SessionState, StateListener, Watch
 from hightide.zookeeper.node import Stat, check_path
 from hightide.zookeeper.operation import (
@@ -33,6 +32,7 @@ from hightide.zookeeper.operation import (
     SetData,
 )
 from hightide.zookeeper.watch import EventType, WatchEvent
+from hightide.zookeeper.zookeeper_errors import SessionLost, StorageError, ZooKeeperError
 
 T = TypeVar("T")
 A = TypeVar("A")

@@ -17,10 +17,10 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Protocol
 
-from hightide.zookeeper.errors import NodeExists, NoNode
 from hightide.zookeeper.node import Stat, split
 from hightide.zookeeper.operation import Operation
 from hightide.zookeeper.watch import WatchEvent
+from hightide.zookeeper.zookeeper_errors import NodeExists, NoNode
 
 Watch = Callable[[WatchEvent], None]
 

@@ -8,10 +8,15 @@ from typing import Any
 from kazoo.protocol import serialization as wire
 from kazoo.security import OPEN_ACL_UNSAFE
 
-from hightide.zookeeper import errors
-from hightide.zookeeper.errors import ConnectionLoss, MultiFailed, TooLarge, ZooKeeperError
+from hightide.zookeeper import zookeeper_errors
 from hightide.zookeeper.node import Stat, check_path
 from hightide.zookeeper.operation import Check, Create, Delete, Operation, SetData
+from hightide.zookeeper.zookeeper_errors import (
+    ConnectionLoss,
+    MultiFailed,
+    TooLarge,
+    ZooKeeperError,
+)
 
 _MAX_DATA_BYTES = 1_000_000
 """Servers accept requests up to 2^20 bytes. A larger one breaks the connection for all calls."""
@@ -19,18 +24,18 @@ _MAX_DATA_BYTES = 1_000_000
 _BY_CODE: dict[int, type[ZooKeeperError]] = {
     error.code: error
     for error in (
-        errors.ConnectionLoss,
-        errors.Unimplemented,
-        errors.BadArguments,
-        errors.NoNode,
-        errors.NoAuth,
-        errors.BadVersion,
-        errors.NoChildrenForEphemerals,
-        errors.NodeExists,
-        errors.NotEmpty,
-        errors.SessionLost,
-        errors.InvalidAcl,
-        errors.AuthFailed,
+        zookeeper_errors.ConnectionLoss,
+        zookeeper_errors.Unimplemented,
+        zookeeper_errors.BadArguments,
+        zookeeper_errors.NoNode,
+        zookeeper_errors.NoAuth,
+        zookeeper_errors.BadVersion,
+        zookeeper_errors.NoChildrenForEphemerals,
+        zookeeper_errors.NodeExists,
+        zookeeper_errors.NotEmpty,
+        zookeeper_errors.SessionLost,
+        zookeeper_errors.InvalidAcl,
+        zookeeper_errors.AuthFailed,
     )
 }
 # ZooKeeper's operation timeout, session moved and request timeout.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from hightide.zookeeper.errors import BadArguments
+from hightide.zookeeper.zookeeper_errors import BadArguments
 
 OPEN_ACL = b""
 """The ACL that permits everything to every client. ACLs are opaque to the tree."""

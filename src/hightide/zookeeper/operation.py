@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hightide.zookeeper.errors import ZooKeeperError
 from hightide.zookeeper.node import OPEN_ACL, Stat
 from hightide.zookeeper.session import Session
+from hightide.zookeeper.zookeeper_errors import ZooKeeperError
 
 ANY_VERSION = -1
 

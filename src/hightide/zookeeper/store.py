@@ -15,11 +15,11 @@ import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
 
-from hightide.zookeeper.errors import StorageError, ZooKeeperError
 from hightide.zookeeper.node import Stat, Znode
 from hightide.zookeeper.operation import CloseSession
 from hightide.zookeeper.session import Session
 from hightide.zookeeper.tree import Draft, Tree
+from hightide.zookeeper.zookeeper_errors import StorageError, ZooKeeperError
 
 _FORMAT = 1
 """Stored in SQLite's user_version, so that an older program refuses a newer file."""

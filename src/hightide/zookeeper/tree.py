@@ -21,18 +21,6 @@ from typing import Protocol, TypeVar
 
 from hightide.zookeeper import acl
 from hightide.zookeeper import operation as op
-from hightide.zookeeper.errors import (
-    BadArguments,
-    BadVersion,
-    MultiFailed,
-    NoAuth,
-    NoChildrenForEphemerals,
-    NodeExists,
-    NoNode,
-    NotEmpty,
-    SessionLost,
-    ZooKeeperError,
-)
 from hightide.zookeeper.node import (
     UNDELETABLE,
     Stat,
@@ -44,6 +32,18 @@ from hightide.zookeeper.node import (
 )
 from hightide.zookeeper.session import Session
 from hightide.zookeeper.watch import EventType, FiredWatch, Watches, WatchEvent
+from hightide.zookeeper.zookeeper_errors import (
+    BadArguments,
+    BadVersion,
+    MultiFailed,
+    NoAuth,
+    NoChildrenForEphemerals,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    SessionLost,
+    ZooKeeperError,
+)
 
 _K = TypeVar("_K", str, int)
 

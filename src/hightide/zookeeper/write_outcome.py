@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import asyncio
 
-from hightide.zookeeper.errors import (
+from hightide.zookeeper.interface import SessionState, ZooKeeper
+from hightide.zookeeper.node import Stat
+from hightide.zookeeper.zookeeper_errors import (
     BadVersion,
     ConnectionLoss,
     NodeExists,
     NotConnected,
     SessionLost,
 )
-from hightide.zookeeper.interface import SessionState, ZooKeeper
-from hightide.zookeeper.node import Stat
 
 _POLL_S = 0.02
 

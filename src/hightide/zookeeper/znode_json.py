@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from hightide.zookeeper.errors import MalformedZnode
+from hightide.zookeeper.zookeeper_errors import MalformedZnode
 
 _INT32 = range(-(2**31), 2**31)
 _INT64 = range(-(2**63), 2**63)

@@ -19,8 +19,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from hightide.zookeeper.errors import MalformedZnode
 from hightide.zookeeper.znode_json import Payload, to_json
+from hightide.zookeeper.zookeeper_errors import MalformedZnode
 
 _NONE: Mapping[int, tuple[int, ...]] = MappingProxyType({})
 _NO_FEATURES: Mapping[str, tuple[int, int]] = MappingProxyType({})

@@ -32,9 +32,9 @@ from hightide.wire.messages.replication import (
     PublishStateResponse,
 )
 from hightide.zookeeper import znodes
-from hightide.zookeeper.errors import ConnectionLoss, ZooKeeperError
 from hightide.zookeeper.in_memory import InMemoryZooKeeper
 from hightide.zookeeper.interface import ensure_path
+from hightide.zookeeper.zookeeper_errors import ConnectionLoss, ZooKeeperError
 
 LISTENER = "PLAINTEXT"
 PATIENCE_S = 10.0

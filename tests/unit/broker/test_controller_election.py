@@ -12,9 +12,9 @@ from hightide.broker.controller.controller_election import (
     NotController,
 )
 from hightide.zookeeper import znodes
-from hightide.zookeeper.errors import ConnectionLoss, MultiFailed, NoNode, SessionLost
 from hightide.zookeeper.in_memory import InMemoryZooKeeper
 from hightide.zookeeper.operation import Create, SetData
+from hightide.zookeeper.zookeeper_errors import ConnectionLoss, MultiFailed, NoNode, SessionLost
 
 
 class Candidates:

@@ -11,7 +11,7 @@ from hightide.broker.controller.context import decode_state
 from hightide.core.partition.state import NO_BROKER
 from hightide.wire.errors import KafkaError
 from hightide.zookeeper import znodes
-from hightide.zookeeper.errors import ConnectionLoss
+from hightide.zookeeper.zookeeper_errors import ConnectionLoss
 from tests.support.eventually import eventually_async
 from tests.unit.broker.controller_world import World, in_a_world
 

@@ -15,7 +15,7 @@ from hightide.core.controller.controller import ElectionKind
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.replication import AlterPartitionRequest
 from hightide.zookeeper import znodes
-from hightide.zookeeper.errors import BadVersion, ConnectionLoss, NotConnected
+from hightide.zookeeper.zookeeper_errors import BadVersion, ConnectionLoss, NotConnected
 from tests.support.eventually import eventually_async
 from tests.unit.broker.controller_world import World, in_a_world, once
 

@@ -13,10 +13,10 @@ from hightide.broker.membership.dynamic_configs import (
 from hightide.settings import Broker as Settings
 from hightide.settings import Topic as TopicSettings
 from hightide.zookeeper import znodes
-from hightide.zookeeper.errors import ConnectionLoss, NoNode
 from hightide.zookeeper.in_memory import InMemoryZooKeeper
 from hightide.zookeeper.interface import ensure_path
 from hightide.zookeeper.operation import SetData
+from hightide.zookeeper.zookeeper_errors import ConnectionLoss, NoNode
 
 
 class UnreliableZooKeeper(InMemoryZooKeeper):

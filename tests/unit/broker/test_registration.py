@@ -7,9 +7,9 @@ import pytest
 from hightide.broker.membership.identity import StartupRefused
 from hightide.broker.membership.registration import register
 from hightide.zookeeper import znodes
-from hightide.zookeeper.errors import ConnectionLoss
 from hightide.zookeeper.in_memory import InMemoryZooKeeper
 from hightide.zookeeper.interface import ensure_path
+from hightide.zookeeper.zookeeper_errors import ConnectionLoss
 
 HERE = znodes.BrokerRegistration((znodes.Endpoint("PLAINTEXT", "here", 9092),), 1)
 THERE = znodes.BrokerRegistration((znodes.Endpoint("PLAINTEXT", "there", 9092),), 1)

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from hightide.zookeeper import acl
 from hightide.zookeeper.acl import ADMIN, ALL, CREATE, DELETE, READ, WRITE, Entry, Identity
-from hightide.zookeeper.errors import InvalidAcl, NoAuth, NoNode
 from hightide.zookeeper.node import OPEN_ACL, WORLD_READS_ACL
 from hightide.zookeeper.operation import Create, Delete, OpenSession, SetAcl, SetData
 from hightide.zookeeper.tree import Tree
+from hightide.zookeeper.zookeeper_errors import InvalidAcl, NoAuth, NoNode
 
 BOB = "bob:" + "1" * 28
 ADDRESS = ("ip", "10.1.2.3")

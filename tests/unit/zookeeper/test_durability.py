@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import hightide
-from hightide.zookeeper.errors import StorageError
 from hightide.zookeeper.in_memory import InMemoryZooKeeper
 from hightide.zookeeper.interface import SessionState
 from hightide.zookeeper.operation import Create, SetData
+from hightide.zookeeper.zookeeper_errors import StorageError
 
 SOURCE = str(Path(hightide.__file__).parent.parent)
 

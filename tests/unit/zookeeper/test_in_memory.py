@@ -6,14 +6,6 @@ import inspect
 
 import pytest
 
-from hightide.zookeeper.errors import (
-    BadArguments,
-    BadVersion,
-    MultiFailed,
-    NodeExists,
-    NoNode,
-    SessionLost,
-)
 from hightide.zookeeper.in_memory import InMemoryZooKeeper
 from hightide.zookeeper.interface import (
     SessionState,
@@ -24,6 +16,14 @@ from hightide.zookeeper.interface import (
 from hightide.zookeeper.operation import Check, Create, Delete, SetData
 from hightide.zookeeper.watch import EventType
 from hightide.zookeeper.znodes import PERSISTENT_ROOTS
+from hightide.zookeeper.zookeeper_errors import (
+    BadArguments,
+    BadVersion,
+    MultiFailed,
+    NodeExists,
+    NoNode,
+    SessionLost,
+)
 
 
 def on_both(scenario):

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hightide.zookeeper.errors import MalformedRequest, ZooKeeperError
 from hightide.zookeeper.server import jute, requests
 from hightide.zookeeper.server.jute import Reader
 from hightide.zookeeper.server.options import MAX_FRAME_BYTES, Limits
+from hightide.zookeeper.zookeeper_errors import MalformedRequest, ZooKeeperError
 from tests.unit.zookeeper.raw_client import (
     CREATE,
     DELETE,

@@ -9,9 +9,9 @@ import time
 
 import pytest
 
-from hightide.zookeeper.errors import StorageError
 from hightide.zookeeper.server.options import ServerOptions
 from hightide.zookeeper.server.server_thread import ServerThread
+from hightide.zookeeper.zookeeper_errors import StorageError
 from tests.unit.zookeeper.raw_client import (
     CREATE,
     EXISTS,

@@ -5,17 +5,6 @@ import time
 
 import pytest
 
-from hightide.zookeeper.errors import (
-    BadArguments,
-    BadVersion,
-    MultiFailed,
-    NoChildrenForEphemerals,
-    NodeExists,
-    NoNode,
-    NotEmpty,
-    SessionLost,
-    ZooKeeperError,
-)
 from hightide.zookeeper.node import Stat, check_path
 from hightide.zookeeper.operation import (
     Check,
@@ -33,6 +22,17 @@ from hightide.zookeeper.operation import (
 )
 from hightide.zookeeper.tree import Draft, Tree
 from hightide.zookeeper.watch import EventType
+from hightide.zookeeper.zookeeper_errors import (
+    BadArguments,
+    BadVersion,
+    MultiFailed,
+    NoChildrenForEphemerals,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    SessionLost,
+    ZooKeeperError,
+)
 
 ME, OTHER = 1, 2
 

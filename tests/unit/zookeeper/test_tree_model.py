@@ -9,7 +9,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from hightide.zookeeper.errors import MultiFailed, NoNode, ZooKeeperError
 from hightide.zookeeper.node import Stat
 from hightide.zookeeper.operation import (
     Check,
@@ -23,6 +22,7 @@ from hightide.zookeeper.operation import (
     SetData,
 )
 from hightide.zookeeper.tree import Draft, Tree
+from hightide.zookeeper.zookeeper_errors import MultiFailed, NoNode, ZooKeeperError
 
 BAD_ARGUMENTS, NO_NODE, BAD_VERSION, NO_CHILDREN, EXISTS, NOT_EMPTY, SESSION = (
     -8, -101, -103, -108, -110, -111, -112,

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hightide.zookeeper import znodes
-from hightide.zookeeper.errors import MalformedZnode
 from hightide.zookeeper.znodes import (
     BrokerRegistration,
     ClusterId,
@@ -24,6 +23,7 @@ from hightide.zookeeper.znodes import (
     Reassignment,
     TopicAssignment,
 )
+from hightide.zookeeper.zookeeper_errors import MalformedZnode
 
 TOPIC_ID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
 TOPIC_ID_TEXT = "ABEiM0RVZneImaq7zN3u_w"

@@ -23,7 +23,7 @@ from hightide.core.partition.state import NO_BROKER, PartitionState
 from hightide.settings import Broker as Settings
 from hightide.settings import Topic as TopicSettings
 from hightide.zookeeper import znodes
-from hightide.zookeeper.errors import MalformedZnode
+from hightide.zookeeper.zookeeper_errors import MalformedZnode
 
 # The settings that elections depend on.
 _ELECTION_SETTINGS = ("min.insync.replicas", "unclean.leader.election.enable")

@@ -17,19 +17,19 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 
-from hightide.broker.controller.errors import NotController
+from hightide.broker.controller.controller_errors import NotController
 from hightide.broker.membership.watch_loop import WatchLoop
 from hightide.core.partition.state import NO_BROKER
 from hightide.zookeeper import znodes
-from hightide.zookeeper.errors import (
+from hightide.zookeeper.interface import ZooKeeper
+from hightide.zookeeper.node import Stat
+from hightide.zookeeper.operation import Check, Create, Delete, Operation, SetData
+from hightide.zookeeper.zookeeper_errors import (
     MalformedZnode,
     MultiFailed,
     NodeExists,
     NoNode,
 )
-from hightide.zookeeper.interface import ZooKeeper
-from hightide.zookeeper.node import Stat
-from hightide.zookeeper.operation import Check, Create, Delete, Operation, SetData
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,9 @@ from hightide.core.partition.state import PartitionState
 from hightide.settings import Broker as Settings
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.zookeeper import znodes
-from hightide.zookeeper.errors import (
+from hightide.zookeeper.interface import ZooKeeper
+from hightide.zookeeper.operation import Create, Delete, Operation, SetData
+from hightide.zookeeper.zookeeper_errors import (
     BadVersion,
     ConnectionLoss,
     MultiFailed,
@@ -33,8 +35,6 @@ from hightide.zookeeper.errors import (
     NoNode,
     NotEmpty,
 )
-from hightide.zookeeper.interface import ZooKeeper
-from hightide.zookeeper.operation import Create, Delete, Operation, SetData
 
 log = logging.getLogger(__name__)
 

@@ -20,9 +20,9 @@ from hightide.core.metadata import topic_names as rules
 from hightide.settings import Topic as TopicSettings
 from hightide.wire.errors import KafkaError
 from hightide.zookeeper import znodes
-from hightide.zookeeper.errors import MalformedZnode, MultiFailed, NoNode
 from hightide.zookeeper.interface import Watch, ZooKeeper
 from hightide.zookeeper.operation import SetData
+from hightide.zookeeper.zookeeper_errors import MalformedZnode, MultiFailed, NoNode
 
 log = logging.getLogger(__name__)
 

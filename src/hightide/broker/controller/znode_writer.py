@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from hightide.broker.controller.context import ControllerContext, TopicUpdate, encode_state
 from hightide.broker.controller.controller_election import ControllerElection
-from hightide.broker.controller.errors import NotController
+from hightide.broker.controller.controller_errors import NotController
 from hightide.broker.controller.publisher import Publisher
 from hightide.broker.controller.znode_reader import ZnodeReader
 from hightide.broker.membership.watch_loop import in_groups
@@ -25,16 +25,16 @@ from hightide.client.retry import Backoff
 from hightide.core.controller.controller import PartitionChange
 from hightide.core.partition.state import PartitionState
 from hightide.zookeeper import znodes
-from hightide.zookeeper.errors import (
+from hightide.zookeeper.interface import ZooKeeper
+from hightide.zookeeper.node import Stat
+from hightide.zookeeper.operation import Create, Operation, SetData
+from hightide.zookeeper.zookeeper_errors import (
     ConnectionLoss,
     MultiFailed,
     NoNode,
     SessionLost,
     ZooKeeperError,
 )
-from hightide.zookeeper.interface import ZooKeeper
-from hightide.zookeeper.node import Stat
-from hightide.zookeeper.operation import Create, Operation, SetData
 
 log = logging.getLogger(__name__)
 

@@ -29,9 +29,9 @@ from hightide.core.transactions.transaction_coordinator import Answer, client_er
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.produce import InitProducerIdRequest, InitProducerIdResponse
 from hightide.zookeeper import znodes
-from hightide.zookeeper.errors import BadVersion, ZooKeeperError
 from hightide.zookeeper.interface import ZooKeeper
 from hightide.zookeeper.write_outcome import compare_and_set
+from hightide.zookeeper.zookeeper_errors import BadVersion, ZooKeeperError
 
 if TYPE_CHECKING:
     from hightide.broker.broker import Broker

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hightide.broker.controller.errors import CONTROLLER_ERRORS, kafka_error
+from hightide.broker.controller.controller_errors import CONTROLLER_ERRORS, kafka_error
 from hightide.broker.handlers.request_context import Context
 from hightide.wire.messages.replication import (
     AlterPartitionRequest,

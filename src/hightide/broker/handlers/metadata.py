@@ -11,7 +11,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from hightide.broker.controller import announce_topic
-from hightide.broker.controller.errors import CONTROLLER_ERRORS, kafka_error
+from hightide.broker.controller.controller_errors import CONTROLLER_ERRORS, kafka_error
 from hightide.broker.controller.topic_changes import default_counts
 from hightide.broker.handlers.request_context import Context
 from hightide.broker.metadata_cache import BrokerAddress

@@ -26,7 +26,7 @@ from collections import Counter
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from hightide.broker.controller.errors import CONTROLLER_ERRORS, kafka_error
+from hightide.broker.controller.controller_errors import CONTROLLER_ERRORS, kafka_error
 from hightide.broker.controller.topic_changes import default_counts
 from hightide.broker.handlers.request_context import Context
 from hightide.core.controller.cluster_state import Topic

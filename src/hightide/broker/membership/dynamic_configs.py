@@ -21,9 +21,15 @@ from hightide.settings import InvalidSetting, Scope
 from hightide.settings import Topic as TopicSettings
 from hightide.wire.errors import KafkaError
 from hightide.zookeeper import znodes
-from hightide.zookeeper.errors import BadVersion, MalformedZnode, MultiFailed, NodeExists, NoNode
 from hightide.zookeeper.interface import ZooKeeper
 from hightide.zookeeper.operation import Create, Operation, SetData
+from hightide.zookeeper.zookeeper_errors import (
+    BadVersion,
+    MalformedZnode,
+    MultiFailed,
+    NodeExists,
+    NoNode,
+)
 
 log = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hightide.zookeeper.errors import NotConnected
 from hightide.zookeeper.interface import SessionState, StateListener, Watch, ZooKeeper
 from hightide.zookeeper.node import Stat
 from hightide.zookeeper.operation import Operation
+from hightide.zookeeper.zookeeper_errors import NotConnected
 
 
 class FencedSession:

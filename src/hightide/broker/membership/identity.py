@@ -15,8 +15,8 @@ from hightide.log.checkpoint import read_meta_properties, write_meta_properties
 from hightide.log.disk import Disk
 from hightide.settings import Broker as Settings
 from hightide.zookeeper import znodes
-from hightide.zookeeper.errors import NodeExists, NoNode
 from hightide.zookeeper.interface import ZooKeeper, ensure_path
+from hightide.zookeeper.zookeeper_errors import NodeExists, NoNode
 
 
 class StartupRefused(Exception):

@@ -16,9 +16,9 @@ import logging
 
 from hightide.broker.membership.identity import StartupRefused
 from hightide.zookeeper import znodes
-from hightide.zookeeper.errors import MalformedZnode, NodeExists, NoNode
 from hightide.zookeeper.interface import ZooKeeper
 from hightide.zookeeper.write_outcome import create_ephemeral
+from hightide.zookeeper.zookeeper_errors import MalformedZnode, NodeExists, NoNode
 
 log = logging.getLogger(__name__)
 

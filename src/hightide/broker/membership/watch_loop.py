@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from hightide.zookeeper.errors import ConnectionLoss, SessionLost, ZooKeeperError
+from hightide.zookeeper.zookeeper_errors import ConnectionLoss, SessionLost, ZooKeeperError
 
 log = logging.getLogger(__name__)
 

@@ -33,8 +33,8 @@ from hightide.settings import Broker as Settings
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.replication import PublishStateRequest
 from hightide.zookeeper import znodes
-from hightide.zookeeper.errors import ZooKeeperError
 from hightide.zookeeper.interface import ZooKeeper
+from hightide.zookeeper.zookeeper_errors import ZooKeeperError
 
 log = logging.getLogger(__name__)
 

@@ -36,7 +36,7 @@ from hightide.wire.messages.transactions import (
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
-from hightide.zookeeper.errors import ZooKeeperError
+from hightide.zookeeper.zookeeper_errors import ZooKeeperError
 
 if TYPE_CHECKING:
     from hightide.broker.broker import Broker

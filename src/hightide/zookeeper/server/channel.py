@@ -13,9 +13,9 @@ import logging
 import struct
 from typing import cast
 
-from hightide.zookeeper.errors import MalformedRequest
 from hightide.zookeeper.server.options import MAX_FRAME_BYTES, Limits
 from hightide.zookeeper.server.traffic import Traffic
+from hightide.zookeeper.zookeeper_errors import MalformedRequest
 
 log = logging.getLogger("hightide.zookeeper")
 

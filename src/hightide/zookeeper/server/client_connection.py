@@ -19,14 +19,6 @@ from functools import partial
 
 from hightide.zookeeper.acl import READ, Identity, digest
 from hightide.zookeeper.committer import Committer
-from hightide.zookeeper.errors import (
-    AuthFailed,
-    MalformedRequest,
-    MultiFailed,
-    NoAuth,
-    StorageError,
-    ZooKeeperError,
-)
 from hightide.zookeeper.operation import Request, Result
 from hightide.zookeeper.server import jute, requests
 from hightide.zookeeper.server.channel import Channel
@@ -36,6 +28,14 @@ from hightide.zookeeper.server.sessions import Claim, Grant, Sessions
 from hightide.zookeeper.server.traffic import Traffic
 from hightide.zookeeper.tree import Tree
 from hightide.zookeeper.watch import WatchEvent
+from hightide.zookeeper.zookeeper_errors import (
+    AuthFailed,
+    MalformedRequest,
+    MultiFailed,
+    NoAuth,
+    StorageError,
+    ZooKeeperError,
+)
 
 log = logging.getLogger("hightide.zookeeper")
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from hightide.zookeeper.acl import Entry
-from hightide.zookeeper.errors import MalformedRequest
 from hightide.zookeeper.node import Stat
+from hightide.zookeeper.zookeeper_errors import MalformedRequest
 
 T = TypeVar("T")
 

@@ -126,8 +126,8 @@ def _raise_file_limit() -> None:
 
 async def _serve(options: ServerOptions) -> int:
     # Imported here: an error in the options is reported before these modules are loaded.
-    from hightide.zookeeper.errors import StorageError
     from hightide.zookeeper.server.server import StartRefused, ZooKeeperServer
+    from hightide.zookeeper.zookeeper_errors import StorageError
 
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -16,7 +16,12 @@ from typing import Protocol
 from hightide.zookeeper import acl
 from hightide.zookeeper import operation as op
 from hightide.zookeeper.acl import Identity
-from hightide.zookeeper.errors import (
+from hightide.zookeeper.node import Znode
+from hightide.zookeeper.server import jute
+from hightide.zookeeper.server.jute import Reader
+from hightide.zookeeper.tree import Tree
+from hightide.zookeeper.watch import WatchEvent
+from hightide.zookeeper.zookeeper_errors import (
     BadArguments,
     MalformedRequest,
     MultiFailed,
@@ -26,11 +31,6 @@ from hightide.zookeeper.errors import (
     Unimplemented,
     ZooKeeperError,
 )
-from hightide.zookeeper.node import Znode
-from hightide.zookeeper.server import jute
-from hightide.zookeeper.server.jute import Reader
-from hightide.zookeeper.tree import Tree
-from hightide.zookeeper.watch import WatchEvent
 
 CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, GET_ACL, SET_ACL = 1, 2, 3, 4, 5, 6, 7
 GET_CHILDREN, SYNC, PING, GET_CHILDREN2, CHECK, MULTI, CREATE2 = 8, 9, 11, 12, 13, 14, 15

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from hightide.zookeeper.committer import Committer, Subscriber
-from hightide.zookeeper.errors import ZooKeeperError
 from hightide.zookeeper.operation import CloseSession, OpenSession, Result
 from hightide.zookeeper.server.options import ServerOptions
 from hightide.zookeeper.session import Leases
+from hightide.zookeeper.zookeeper_errors import ZooKeeperError
 
 log = logging.getLogger("hightide.zookeeper")
 

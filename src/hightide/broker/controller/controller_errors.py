@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hightide.wire.errors import ErrorCode, KafkaError
-from hightide.zookeeper.errors import ConnectionLoss, SessionLost, ZooKeeperError
+from hightide.zookeeper.zookeeper_errors import ConnectionLoss, SessionLost, ZooKeeperError
 
 
 class NotController(ZooKeeperError):
