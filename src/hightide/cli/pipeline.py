@@ -186,9 +186,7 @@ def _run(
             show = stack.enter_context(display.live())
         else:
             show = display.lines(render.say)
-        app_runner.run(
-            found, file, once=once, only=only, grace_s=grace, show=show, say=render.say
-        )
+        app_runner.run(found, file, once=once, only=only, grace_s=grace, show=show, say=render.say)
 
 
 def _json_lines() -> Callable[[AppStatus], None]:

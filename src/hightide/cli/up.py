@@ -61,26 +61,26 @@ examples:
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
+    built = argparse.ArgumentParser(
         prog="hightide up",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    made.add_argument(
+    built.add_argument(
         "--brokers", type=int, default=1, metavar="N", help="how many brokers (default: 1)"
     )
-    made.add_argument(
+    built.add_argument(
         "--port",
         type=int,
         default=9092,
         help="port of the first broker; the others follow. 0 picks free ports (default: 9092)",
     )
-    made.add_argument(
+    built.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)"
     )
-    made.add_argument(
+    built.add_argument(
         "--zookeeper-port",
         "--coordinator-port",  # its name in earlier versions
         type=int,
@@ -88,7 +88,7 @@ def parser() -> argparse.ArgumentParser:
         help="port of ZooKeeper, on 127.0.0.1; 0 picks a free one (default: "
         f"{ZOOKEEPER_PORT} if it is free and --port is not 0, else a free one)",
     )
-    where = made.add_mutually_exclusive_group()
+    where = built.add_mutually_exclusive_group()
     where.add_argument(
         "--data",
         type=Path,
@@ -97,7 +97,7 @@ def parser() -> argparse.ArgumentParser:
         help="folder for data and logs (default: ./.hightide)",
     )
     where.add_argument("--memory", action="store_true", help="keep all data in memory")
-    console = made.add_mutually_exclusive_group()
+    console = built.add_mutually_exclusive_group()
     console.add_argument(
         "--console-port",
         type=int,
@@ -108,14 +108,14 @@ def parser() -> argparse.ArgumentParser:
     console.add_argument(
         "--no-console", action="store_true", help="accepted; this version has no console"
     )
-    made.add_argument(
+    built.add_argument(
         "--override",
         action="append",
         default=[],
         metavar="NAME=VALUE",
         help="a broker setting, with Kafka's name; repeatable",
     )
-    return made
+    return built
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -271,19 +271,19 @@ def broker_arguments(
     options: argparse.Namespace, folder: Path, broker_id: int, zookeeper_port: int
 ) -> list[str]:
     port = options.port + broker_id - 1 if options.port else 0
-    made = ["--host", options.host, "--port", str(port)]
+    arguments = ["--host", options.host, "--port", str(port)]
     settings = [f"broker.id={broker_id}", f"zookeeper.connect=127.0.0.1:{zookeeper_port}"]
     # Several brokers are started to have replicas.
     settings.append(f"default.replication.factor={min(options.brokers, MOST_REPLICAS)}")
     settings.append(f"group.initial.rebalance.delay.ms={GROUP_DELAY_MS}")
     settings.append(f"group.consumer.heartbeat.interval.ms={HEARTBEAT_MS}")
     if options.memory:
-        made.append("--memory")
+        arguments.append("--memory")
     else:
         settings.append(f"log.dirs={folder.resolve() / f'broker-{broker_id}'}")
     for setting in [*settings, *options.override]:
-        made += ["--override", setting]
-    return made
+        arguments += ["--override", setting]
+    return arguments
 
 
 def move_old_zookeeper_data(folder: Path) -> None:

@@ -167,10 +167,10 @@ def _tls(options: Mapping[str, str]) -> ssl.SSLContext:
     return context
 
 
-def _trusting(given: ssl.SSLContext, trusted: str) -> ssl.SSLContext:
+def _trusting(base: ssl.SSLContext, trusted: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = given.check_hostname
-    context.minimum_version, context.maximum_version = given.minimum_version, given.maximum_version
+    context.check_hostname = base.check_hostname
+    context.minimum_version, context.maximum_version = base.minimum_version, base.maximum_version
     try:
         context.load_verify_locations(cadata=trusted)
     except ssl.SSLError as error:

@@ -68,11 +68,11 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _distinct(brokers: list[int], given: object) -> tuple[int, ...]:
+def _distinct(brokers: list[int], text: object) -> tuple[int, ...]:
     if not brokers:
         raise ValueError("a partition needs at least one replica")
     if len(set(brokers)) < len(brokers):
-        raise ValueError(f"{given!r} names a broker twice")
+        raise ValueError(f"{text!r} names a broker twice")
     return tuple(brokers)
 
 

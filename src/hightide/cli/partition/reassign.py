@@ -131,7 +131,7 @@ def check_usage(
     wait: bool,
 ) -> None:
     """Refuse contradictory options before the cluster is asked anything."""
-    given = [
+    actions = [
         name
         for name, is_given in (
             ("--to", targets is not None),
@@ -142,9 +142,9 @@ def check_usage(
         )
         if is_given
     ]
-    if len(given) > 1:
-        wrong_usage(f"{given[0]} and {given[1]} cannot be combined")
-    if not given and throttle is None and not wait:
+    if len(actions) > 1:
+        wrong_usage(f"{actions[0]} and {actions[1]} cannot be combined")
+    if not actions and throttle is None and not wait:
         wrong_usage("nothing to do: give --to, --file, --cancel, --list or --wait")
     if targets is not None and not names:
         wrong_usage("--to needs a TOPIC or TOPIC/PARTITION to move")
@@ -153,7 +153,7 @@ def check_usage(
     if cancel and not names and plan is None:
         wrong_usage("--cancel needs a TOPIC, a TOPIC/PARTITION or a --file")
     if throttle is not None and (cancel or list_ or remove_throttles):
-        wrong_usage(f"--throttle cannot be combined with {given[0]}")
+        wrong_usage(f"--throttle cannot be combined with {actions[0]}")
 
 
 def brokers_of(text: str | None) -> tuple[int, ...] | None:

@@ -276,7 +276,7 @@ def latency(
     acks = spelt(acks, ("all", "1", "0", "-1"), "value of --acks")
     if pace.count > MOST_MESSAGES:
         wrong_usage(f"{pace.count} messages are too many; the maximum is {MOST_MESSAGES}")
-    given = pairs(settings, "client setting")
+    client_settings = pairs(settings, "client setting")
 
     async def prepare(admin: Admin) -> None:
         await admin.topics.ensure(topic)
@@ -284,7 +284,7 @@ def latency(
 
     ask(bootstrap, prepare)
     with progress(f"latency {topic}", pace.count) as advance:
-        figures = perf_latency.measure(bootstrap, topic, pace, acks, given, advance)
+        figures = perf_latency.measure(bootstrap, topic, pace, acks, client_settings, advance)
     render.show_one(figures, output, leave_out=() if percentiles else ("percentiles",))
     if figures.records_per_s < rate * 0.95:
         render.say(f"This client sent {figures.records_per_s:.0f} of {rate} messages per second.")
@@ -372,7 +372,7 @@ def run(
         [spelt(codec, CODECS, "codec") for codec in compression.split(",")] if compression else []
     )
     places = two_clusters(compare) if compare is not None else [bootstrap]
-    given = pairs(settings, "client setting")
+    client_settings = pairs(settings, "client setting")
     brokers = [len(ask(place, lambda admin: admin.cluster.describe()).nodes) for place in places]
     replicas = replication_factor or min(3, *brokers)
     measurements = suite(codecs)
@@ -382,7 +382,7 @@ def run(
         for place in places:
             name = topic or f"hightide-perf-{uuid.uuid4().hex[:12]}"
             topics.enter_context(temporary_topic(place, name, partitions, replicas))
-            targets.append(Target(place, name, given))
+            targets.append(Target(place, name, client_settings))
             render.say(f"Measuring {place} with the new topic {name}; Ctrl-C stops and deletes it.")
         total = (round_count + 1) * len(measurements) * len(targets)
         with progress("perf", total) as advance:

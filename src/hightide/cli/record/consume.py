@@ -120,11 +120,11 @@ def consume(
         wrong_usage(
             "the members of a group share the partitions out: --partition goes without --group"
         )
-    given = pairs(settings, "client setting")
+    client_settings = pairs(settings, "client setting")
     if group is not None:
-        given = {**group_member.settings(group, wanted), **given}
+        client_settings = {**group_member.settings(group, wanted), **client_settings}
     spans = ask(bootstrap, lambda admin: plan(admin, topic, wanted, partition))
-    consumer = librdkafka.consumer(bootstrap, given)
+    consumer = librdkafka.consumer(bootstrap, client_settings)
     columns = template and lines.unescape(template)
     columns = columns or line_template(keys, headers, timestamps, offsets)
     found: Iterator[Incoming]
