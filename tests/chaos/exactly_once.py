@@ -4,10 +4,10 @@
 
 Copiers of each client consume, transform and produce, with the offsets in the transaction
 (`tests/conformance/copier.py`).  A seed chooses the faults: brokers and copiers are killed and
-paused, a sleeping copier is replaced and wakes again, the coordinator of the cluster is killed, the
-controller resigns.  They go on until everything is copied.  Then each copy must be the source, in
-its order, for a reader of committed records; all replicas must be equal, no transaction may be left
-open, and no broker may have logged an unexpected error.
+paused, a paused copier is replaced and resumes, ZooKeeper is killed, the controller resigns.
+Faults continue until everything is copied.  Then each copy must equal the source, in its order, for
+a reader of committed records.  All replicas must be equal, no transaction may be open, and no
+broker may have logged an unexpected error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pathlib import Path
 
 from tests.chaos.faults import NOT_NOW
 from tests.chaos.run import Report
-from tests.chaos.world import COORDINATORS, World
+from tests.chaos.world import ZOOKEEPERS, World
 from tests.conformance.copying import CLIENTS, SIZE, Copying, fill
 from tests.conformance.raw_transactions import GROUP, find_coordinator, list_transactions
 from tests.support.eventually import eventually
@@ -37,7 +37,7 @@ SOURCE = "source"
 PARTITIONS = 3
 SETTLE_S = 10.0
 STALL_S = 120.0
-"""How long no copy may move without being called stuck."""
+"""A copy that makes no progress for longer is stuck."""
 SETTINGS = {
     "group.initial.rebalance.delay.ms": 0,
     "group.min.session.timeout.ms": 1000,
@@ -63,7 +63,7 @@ def parse() -> argparse.Namespace:
         default="classic",
         help="of the groups of confluent-kafka",
     )
-    parser.add_argument("--coordinator", choices=COORDINATORS, default="own")
+    parser.add_argument("--zookeeper", choices=ZOOKEEPERS, default="embedded")
     parser.add_argument("--calm", action="store_true", help="without faults")
     parser.add_argument("--keep", action="store_true", help="keep logs and data")
     return parser.parse_args()
@@ -71,13 +71,13 @@ def parse() -> argparse.Namespace:
 
 def main() -> int:
     arguments = parse()
-    logging.disable(logging.CRITICAL)  # clients tell of every broken connection
+    logging.disable(logging.CRITICAL)  # clients log every broken connection
     warnings.simplefilter("ignore")
     seed = arguments.seed if arguments.seed is not None else random.randrange(10**6)
     folder = Path(tempfile.mkdtemp(prefix="hightide-exactly-once-"))
     report = Report()
     report.say(f"seed {seed}, {arguments.messages} messages, in transactions of {arguments.size}")
-    world = World(folder, 3, arguments.coordinator, 2000, settings=SETTINGS)
+    world = World(folder, 3, arguments.zookeeper, 2000, settings=SETTINGS)
     try:
         world.start()
         run(world, folder, random.Random(seed), arguments, report)
@@ -161,7 +161,7 @@ def compare(cluster, copyings: Sequence[Copying]) -> None:
         return states <= {"Empty", "CompleteCommit", "CompleteAbort"}
 
     eventually(is_settled, 60)
-    # Not those of the coordinators: each replica compacts its own.
+    # Not the topics of the coordinators: each replica compacts its log separately.
     for topic in (SOURCE, *(copying.target for copying in copyings)):
         for index in range(PARTITIONS):
             cluster.check_equal_logs(topic, index)
@@ -169,7 +169,7 @@ def compare(cluster, copyings: Sequence[Copying]) -> None:
 
 
 class Watch:
-    """How far the copies are."""
+    """Say how far the copies are."""
 
     def __init__(self, copyings: Sequence[Copying], messages: int) -> None:
         self._copyings = copyings
@@ -196,7 +196,7 @@ class Watch:
 
 
 class Harm:
-    """One fault after the other; a broker is away only while the others are there."""
+    """Injects one fault after the other; a broker goes down only while the others are up."""
 
     def __init__(
         self, world: World, dice: random.Random, copyings: Sequence[Copying], report: Report
@@ -215,13 +215,13 @@ class Harm:
                 self._stop_a_broker: 2,
                 self._kill_copiers: 4,
                 self._replace_a_sleeping_copier: 3,
-                self._kill_the_coordinator: 1,
+                self._kill_zookeeper: 1,
                 self._resign_the_controller: 1,
             }
         )
 
     def happen(self) -> None:
-        """What happened before is healed first, now and then."""
+        """Now and then, heal earlier faults first."""
         if self._heal and self._dice.random() < 0.8:
             self.heal()
         faults, weights = zip(*self._faults.items(), strict=True)
@@ -238,7 +238,7 @@ class Harm:
         self._report.say(f"{said}; copied: {done}")
 
     def heal(self) -> None:
-        """Undo everything, and let the cluster settle, but not for long."""
+        """Heal every fault, and give the cluster a short time to settle."""
         while self._heal:
             self._heal.pop()()
         deadline_s = time.monotonic() + SETTLE_S
@@ -248,7 +248,7 @@ class Harm:
             time.sleep(0.1)
 
     def _any_broker(self) -> tuple[int, str]:
-        """A broker that matters, and why."""
+        """Return a broker with an important role, and the role."""
         copying = self._dice.choice(self._copyings)
         role = self._dice.choice(["leader", "transactions", "group", "controller", "any"])
         name = copying.copiers[0].job["transactional_id"]
@@ -305,10 +305,10 @@ class Harm:
         self._heal.append(chosen.wake_the_dead)
         return f"replaced {chosen.job['transactional_id']}, which sleeps"
 
-    def _kill_the_coordinator(self) -> str:
-        self._world.coordinator.kill()
-        self._heal.append(self._world.coordinator.start)
-        return "killed the coordinator"
+    def _kill_zookeeper(self) -> str:
+        self._world.zookeeper.kill()
+        self._heal.append(self._world.zookeeper.start)
+        return "killed ZooKeeper"
 
     def _resign_the_controller(self) -> str:
         before, after = self._cluster.resign()

@@ -1,9 +1,8 @@
-"""What is done to a cluster, chosen by a seed.
+"""The faults that a seed injects into a cluster.
 
-A fault is a generator: up to its `yield` it does harm, then it waits to be healed.  It says what it
-did in a line for the report.  The victim is chosen when the fault happens, because which broker
-leads and which is the controller cannot be known before; everything else is chosen by the seed
-alone.
+A fault is a generator: up to its `yield` it does harm, then it waits to be healed.  It yields a
+line for the report.  It chooses its victim when it happens, because the leader and the controller
+are not known before.  The seed alone chooses everything else.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from tests.chaos.world import World
 
 Fault = Callable[["Chaos"], Iterator[str]]
 
-# What cannot be asked of a cluster that is harmed; the fault is then left out.
+# Errors of a cluster that is already harmed; the fault is then left out.
 NOT_NOW = (ConnectionFailed, KafkaError, AssertionError, OSError, KeyError, IndexError)
 SLOW_S = 5.0
-"""A start that takes longer is worth a note."""
+"""A start that takes longer is reported."""
 
 
 class Broken(Exception):
-    """Something that may not happen, whatever else does."""
+    """A broken promise, which no fault excuses."""
 
 
 class Chaos:
-    """The cluster under load, the dice, and what has been made in passing."""
+    """The cluster under load, the random generator, and the topics that faults created."""
 
     def __init__(self, world: World, random: Random, topic: str, partitions: int) -> None:
         self.world = world
@@ -43,7 +42,7 @@ class Chaos:
         self._made = 0
 
     def victim(self) -> tuple[int, str]:
-        """A running broker to hit, and why this one."""
+        """Return a running broker to hit, and its role."""
         role = self.random.choice(["leader", "controller", "any"])
         index = self.random.randrange(self.partitions)
         anybody = self.random.choice(self.cluster.brokers)
@@ -144,19 +143,19 @@ def restart_a_broker(chaos: Chaos) -> Iterator[str]:
     chaos.start(broker_id)
 
 
-# -- who governs -------------------------------------------------------------------------------
+# -- controller and ZooKeeper -----------------------------------------------------------------
 
 
-def kill_the_coordinator(chaos: Chaos) -> Iterator[str]:
-    chaos.world.coordinator.kill()
-    yield "killed the coordinator"
-    chaos.world.coordinator.start()
+def kill_zookeeper(chaos: Chaos) -> Iterator[str]:
+    chaos.world.zookeeper.kill()
+    yield "killed ZooKeeper"
+    chaos.world.zookeeper.start()
 
 
-def pause_the_coordinator(chaos: Chaos) -> Iterator[str]:
-    chaos.world.coordinator.pause()
-    yield "paused the coordinator"
-    chaos.world.coordinator.resume()
+def pause_zookeeper(chaos: Chaos) -> Iterator[str]:
+    chaos.world.zookeeper.pause()
+    yield "paused ZooKeeper"
+    chaos.world.zookeeper.resume()
 
 
 def resign_the_controller(chaos: Chaos) -> Iterator[str]:
@@ -164,14 +163,14 @@ def resign_the_controller(chaos: Chaos) -> Iterator[str]:
     yield f"controller {before} resigned, now it is {after}"
 
 
-# -- what people do ----------------------------------------------------------------------------
+# -- administrators ----------------------------------------------------------------------------
 
 
 def create_a_topic(chaos: Chaos) -> Iterator[str]:
     name = chaos.new_name()
     partitions = chaos.random.randint(1, 6)
     factor = chaos.random.randint(1, min(3, len(chaos.cluster.brokers)))
-    # Noted before: whether it was made is known at the end.
+    # Noted before the request: whether the topic was created is known at the end.
     chaos.side_topics.append(name)
     chaos.cluster.spread_topic(name, partitions, factor)
     yield f"created {name} with {partitions} partitions of {factor} replicas"
@@ -210,25 +209,25 @@ FAULTS: dict[Fault, int] = {
     pause_a_broker: 5,
     pause_two_brokers: 2,
     restart_a_broker: 4,
-    kill_the_coordinator: 2,
-    pause_the_coordinator: 2,
+    kill_zookeeper: 2,
+    pause_zookeeper: 2,
     resign_the_controller: 3,
     create_a_topic: 2,
     delete_a_topic: 2,
     reassign_a_partition: 4,
     elect_preferred_leaders: 2,
 }
-"""With the weight that each has in the choice."""
+"""Each fault, with its weight in the choice."""
 
 
-# What brokers that keep everything in memory do not get over, if it happens to more than one
-# before the others have copied it, or to the coordinator.
+# Brokers that keep everything in memory lose records if more than one of them is killed before the
+# others have copied its records, or if ZooKeeper is killed.
 _LOSING = {kill_a_broker, kill_a_broker_while_it_starts, restart_a_broker}
-_LOSING_TOO_MUCH = {kill_two_brokers, kill_all_brokers, kill_the_coordinator}
+_LOSING_TOO_MUCH = {kill_two_brokers, kill_all_brokers, kill_zookeeper}
 
 
 def chosen(random: Random, *, is_forgetful: bool) -> tuple[list[Fault], float]:
-    """What happens together, and for how long: often one thing, sometimes two or three."""
+    """Choose one to three faults that happen together, and for how long."""
     count = random.choices([1, 2, 3], [6, 3, 1])[0]
     faults: list[Fault] = []
     while len(faults) < count:
@@ -240,6 +239,6 @@ def chosen(random: Random, *, is_forgetful: bool) -> tuple[list[Fault], float]:
         ):
             continue
         faults.append(fault)
-    # Less than a session, about one, or much longer.
+    # Shorter than a session timeout, about as long, or much longer.
     hold_s = random.choice([random.uniform(0, 1), random.uniform(1, 4), random.uniform(4, 8)])
     return faults, hold_s

@@ -1,13 +1,13 @@
 """Groups in a storm while their coordinators are killed: `make chaos-groups`.
 
 Three brokers, one partition of `__consumer_offsets`, and three groups at once: the classic protocol
-with eager and with cooperative rebalances, and the newer one.  Members of them come, leave, are
-killed and fall asleep, and now and then the broker that coordinates them all is killed, paused or
-loses its task to another.  At the end everything was read, nothing was skipped, no partition had
-two owners in a generation and no committed offset went back: in what the members saw, and in what
-the coordinators wrote.
+with eager and with cooperative rebalances, and the consumer protocol (KIP-848).  Members join,
+leave, are killed and are paused.  Now and then the broker that coordinates all groups is killed,
+paused, or loses the leadership.  At the end, the members' observations and the coordinator's log
+must agree: everything was read, nothing was skipped, no partition had two owners in a generation,
+and no committed offset went back.
 
-The seed decides what happens; the machine decides the rest.
+The seed chooses the faults, but not the timing of real processes.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from tests.conformance.storm import Storm
 from tests.support.eventually import eventually
 
 BROKER_HARM = 0.25
-"""How many steps are done to brokers and not to members."""
+"""The share of steps that hit brokers and not members."""
 PATIENCE_S = 60.0
 
 
 class Weather:
-    """The storms, and what happens to the brokers below them."""
+    """The storms of three groups, and the faults of their brokers."""
 
     def __init__(self, cluster: Replicated, dice: random.Random, stack: ExitStack) -> None:
         self.cluster = cluster
         self.dice = dice
         self.counts: Counter[str] = Counter()
-        # Sessions longer than a failover: only what is done to members makes them lose their place.
+        # Sessions are longer than a failover, so only faults of members make them lose partitions.
         eager = {"assignor": "range", "session_ms": 6000}
         both = (ConfluentMember.client, KafkaPythonMember.client)
         cooperative = {"clients": both, "assignor": "cooperative-sticky", "session_ms": 6000}
@@ -119,7 +119,7 @@ def parse() -> argparse.Namespace:
 
 def main() -> int:
     arguments = parse()
-    logging.disable(logging.CRITICAL)  # clients tell of every broken connection
+    logging.disable(logging.CRITICAL)  # clients log every broken connection
     warnings.simplefilter("ignore")
     seed = arguments.seed if arguments.seed is not None else random.randrange(10**6)
     folder = Path(tempfile.mkdtemp(prefix="hightide-storm-"))
@@ -131,7 +131,7 @@ def main() -> int:
         "auto.leader.rebalance.enable": False,
         "offsets.topic.num.partitions": 1,
         "offsets.topic.replication.factor": 3,
-        # Nothing of the history of the offsets is to be compacted away before it is judged.
+        # Compaction must not remove commits before they are checked.
         "log.cleaner.enable": False,
     }
     cluster = Replicated(3, settings=settings, data=folder)

@@ -1,13 +1,13 @@
-"""Chaos: real clients and real brokers, and faults that a seed chooses, for as long as one likes.
+"""Chaos: real clients and real brokers under faults that a seed chooses, for a given time.
 
-    make chaos DURATION=120 SEED=7 ARGS="--coordinator zookeeper"
+    make chaos DURATION=120 SEED=7 ARGS="--zookeeper apache"
 
-All clients write and read while faults come and go, plainly and in transactions.  Then everything
-is healed, and it is judged: what clients were told must be explained by the log (`history.py` and
-`transaction_history.py` in `tests/conformance`), all replicas must be in sync and equal byte for
-byte, what was deleted must be gone, and no broker may have stopped by itself or logged an error.
-A seed chooses the faults; the machine chooses the rest, so a seed that failed does not fail every
-time.
+All clients write and read, with and without transactions, while faults come and go.  Then every
+fault is healed, and the outcome is checked: the log must explain every response that clients got
+(`history.py` and `transaction_history.py` in `tests/conformance`), all replicas must be in sync and
+equal byte for byte, deleted topics must be gone, and no broker may have stopped or logged an error.
+A seed chooses the faults, but not the timing of real processes: a seed that failed once need not
+fail again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.chaos.faults import NOT_NOW, Chaos, chosen
-from tests.chaos.world import COORDINATORS, World
+from tests.chaos.world import ZOOKEEPERS, World
 from tests.conformance.transaction_load import TransactionLoad
 from tests.conformance.workload import CarelessWriting, Load, installed
 from tests.support.eventually import eventually
@@ -35,11 +35,11 @@ TOPIC = "chaos"
 TRANSACTIONS = "chaos-transactions"
 PARTITIONS = 3
 CALM_S = 60.0
-"""How long after a fault it may take until every partition takes writes again."""
+"""After a fault, every partition must accept writes within this time."""
 
 
 class Report:
-    """What happened when, as it happens."""
+    """Prints what happens, with the time."""
 
     def __init__(self) -> None:
         self._began_s = time.monotonic()
@@ -54,7 +54,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--duration", type=float, default=120.0, metavar="SECONDS")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--brokers", type=int, default=3)
-    parser.add_argument("--coordinator", choices=COORDINATORS, default="own")
+    parser.add_argument("--zookeeper", choices=ZOOKEEPERS, default="embedded")
     parser.add_argument("--session-timeout-ms", type=int, default=2000)
     parser.add_argument(
         "--memory", action="store_true", help="brokers lose everything when they are killed"
@@ -65,16 +65,16 @@ def parse() -> argparse.Namespace:
 
 def main() -> int:
     arguments = parse()
-    logging.disable(logging.CRITICAL)  # clients tell of every broken connection
+    logging.disable(logging.CRITICAL)  # clients log every broken connection
     warnings.simplefilter("ignore")
     seed = arguments.seed if arguments.seed is not None else random.randrange(10**6)
     folder = Path(tempfile.mkdtemp(prefix="hightide-chaos-"))
     report = Report()
-    report.say(f"seed {seed}, {arguments.duration:.0f} s, coordinator: {arguments.coordinator}")
+    report.say(f"seed {seed}, {arguments.duration:.0f} s, ZooKeeper: {arguments.zookeeper}")
     world = World(
         folder,
         arguments.brokers,
-        arguments.coordinator,
+        arguments.zookeeper,
         arguments.session_timeout_ms,
         memory=arguments.memory,
     )
@@ -129,7 +129,7 @@ def run(world: World, dice: random.Random, duration_s: float, report: Report) ->
 
 
 def harm(chaos: Chaos, report: Report) -> None:
-    """Let some faults happen together, hold, and heal."""
+    """Inject some faults together, wait, and heal them."""
     faults, hold_s = chosen(chaos.random, is_forgetful=chaos.world.is_forgetful)
     open_faults: list[tuple[str, Iterator[str]]] = []
     for fault in faults:
@@ -140,7 +140,7 @@ def harm(chaos: Chaos, report: Report) -> None:
             report.say(f"could not {fault.__name__.replace('_', ' ')}: {reason}"[:150])
             continue
         if said is None:
-            continue  # there was nothing to be done
+            continue  # the fault does not apply now
         report.say(said)
         report.counts[fault.__name__.replace("_", " ")] += 1
         open_faults.append((fault.__name__, happening))
@@ -161,7 +161,7 @@ def heals_when(name: str) -> int:
 
     ZooKeeper comes back before the brokers that need it to start, and administrators come last.
     """
-    return 0 if "coordinator" in name else 1 if "broker" in name else 2
+    return 0 if "zookeeper" in name else 1 if "broker" in name else 2
 
 
 def compare(chaos: Chaos) -> None:

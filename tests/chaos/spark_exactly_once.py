@@ -2,12 +2,12 @@
 
     make exactly-once-spark ROUNDS=30 SEED=7 ARGS="--bootstrap localhost:9092"
 
-Each round is one life of a driver for each of three queries: it dies at a random request, is
-stopped at a random time, or lives until it has written a batch or two; tasks die after they have
-written. Meanwhile a broker may be killed, stopped or paused.  One query copies numbers, the others
-count them by key, in update and in complete mode.  At the end every row must be there once, for a
-reader of committed records.  With --bootstrap it all happens on a given cluster, Apache Kafka's
-for instance, and only drivers and tasks die.
+Each round starts a driver for each of three queries.  The driver dies at a random request, is
+stopped at a random time, or runs until it has written a batch or two.  Tasks die after they have
+written.  Meanwhile a broker may be killed, stopped or paused.  One query copies numbers, the others
+count them by key, in update and in complete mode.  At the end, a reader of committed records must
+see every row once.  With --bootstrap the queries run on a given cluster, for instance of Apache
+Kafka, and only drivers and tasks die.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def parse() -> argparse.Namespace:
 
 
 def unlucky(folder: Path) -> type[Append]:
-    """Tasks that die after writing whenever a file says so."""
+    """Return tasks that die after writing when a file asks for it."""
 
     class Unlucky(Append):
         def append(self, batches):
@@ -136,12 +136,12 @@ def main() -> int:
 
 
 def life(copy: Copy, dice: random.Random, folder: Path, number: int) -> None:
-    """One life of a driver."""
+    """Run one driver."""
     moment = dice.choice([None, *MOMENTS])
     if dice.random() < 0.3:
         (folder / f"die-{number}").touch()
     if dice.random() < 0.25:
-        # Not by a request of its own, but at any time.
+        # Stopped at a random time, not at a request.
         query = copy.start(copy.sink(), processingTime="0 seconds")
         time.sleep(dice.uniform(0.2, 3))
         query.stop()

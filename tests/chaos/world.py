@@ -1,7 +1,7 @@
-"""The cluster that chaos is done to: brokers, and a coordinator that can be killed like them.
+"""The cluster of the chaos tests: brokers, and a ZooKeeper that can be killed like them.
 
-The coordinator is ours, or Debian's ZooKeeper alone or as an ensemble of three; whichever it is, it
-is killed, started, paused and resumed by the same words.
+ZooKeeper is the embedded server, or Apache ZooKeeper as a single server or an ensemble of three.
+All of them have the same methods to kill, start, pause and resume them.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Any, Protocol
 from tests.conformance.replicated import SETTINGS, Replicated
 from tests.zookeeper import servers
 
-COORDINATORS = ("own", "zookeeper", "ensemble")
+ZOOKEEPERS = ("embedded", "apache", "ensemble")
 
 
-class Coordinator(Protocol):
+class ZooKeeper(Protocol):
     def kill(self) -> None: ...
     def start(self) -> None: ...
     def pause(self) -> None: ...
     def resume(self) -> None: ...
 
 
-class Own:
-    """The coordinator that is part of the cluster."""
+class Embedded:
+    """The embedded ZooKeeper of the cluster."""
 
     def __init__(self, cluster: Replicated) -> None:
         self._cluster = cluster
@@ -43,13 +43,13 @@ class Own:
 
 
 class World:
-    """Running brokers and their coordinator, in a folder that is kept if something goes wrong."""
+    """Running brokers and their ZooKeeper, in a folder that is kept after a failure."""
 
     def __init__(
         self,
         folder: Path,
         brokers: int,
-        coordinator: str,
+        zookeeper: str,
         session_timeout_ms: int,
         *,
         memory: bool = False,
@@ -67,10 +67,10 @@ class World:
             **(settings or {}),
         }
         self._server: Any = None
-        if coordinator != "own":
+        if zookeeper != "embedded":
             if reason := servers.missing():
                 raise SystemExit(reason)
-            kind = servers.Ensemble if coordinator == "ensemble" else servers.ZooKeeper
+            kind = servers.Ensemble if zookeeper == "ensemble" else servers.ZooKeeper
             self._server = kind(folder / "zookeeper")
             self._server.start()
         self.cluster = Replicated(
@@ -80,7 +80,7 @@ class World:
             memory=memory,
             zookeeper_connect=self._server.hosts if self._server is not None else None,
         )
-        self.coordinator: Coordinator = self._server or Own(self.cluster)
+        self.zookeeper: ZooKeeper = self._server or Embedded(self.cluster)
 
     def start(self) -> None:
         self.cluster.start()

@@ -1,7 +1,7 @@
-"""A broker of a simulated cluster: the machines of the core, wired as the real one wires them.
+"""A broker of a simulated cluster: the state machines of the core, wired as in the real broker.
 
-What is here is only what connects them: who is asked, what an answer leads to, what is kept on
-disk.  Every decision is the machines'.
+This module only connects them: it sends requests, applies responses, and keeps state on disk.  The
+state machines make every decision.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from hightide.core.metadata.image import (
 )
 from hightide.core.partition.state import NO_BROKER
 from hightide.wire.errors import ErrorCode
-from hightide.zookeeper.errors import NoNode
 from hightide.zookeeper.operation import Create, SetData
+from hightide.zookeeper.zookeeper_errors import NoNode
 from tests.simulation.checkers import Checker
 from tests.simulation.controller_shell import UNCLEAN, Control
 from tests.simulation.disk import SimLog
@@ -52,7 +52,7 @@ TICK_MS = 40
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What all brokers of a cluster are told."""
+    """The settings of all brokers of a cluster."""
 
     topic_ids: dict[str, uuid.UUID]
     partitions: dict[Partition, tuple[int, ...]]
@@ -62,7 +62,7 @@ class Settings:
 
 
 class SimBroker(Process):
-    """Its disk outlives it; `begin` makes everything else again."""
+    """A broker. Its disk survives a restart; `begin` creates everything else."""
 
     is_read = True
 
@@ -86,16 +86,16 @@ class SimBroker(Process):
         )
         self.logs: dict[Partition, SimLog] = {}
         self.clean_epoch = UNCLEAN
-        """What the clean-shutdown file says."""
+        """The broker epoch in the clean-shutdown file."""
         self.epoch = -1
         self.has_retention = False
-        """Whether it deletes the beginnings of logs by itself, now and then."""
+        """Whether retention deletes the beginnings of logs now and then."""
         self.disk_ms = 0
-        """How long the disk takes, at present."""
+        """How long a disk operation takes at present."""
         self.control: Control | None = None
         cluster[broker_id] = self
 
-    # -- life ------------------------------------------------------------------------------
+    # -- start and stop --------------------------------------------------------------------
 
     def begin(self) -> None:
         self.epoch = -1
@@ -117,7 +117,7 @@ class SimBroker(Process):
         self.after(TICK_MS, self._tick)
 
     def lose_power(self) -> bool:
-        """Whether a write was torn by it."""
+        """Cut the power; return whether that tore a write."""
         self.crash()
         is_torn = False
         for partition, log in self.logs.items():
@@ -135,7 +135,7 @@ class SimBroker(Process):
         self.logs.clear()
 
     def leave(self) -> None:
-        """Shut down cleanly: hand over, write everything, say so on disk, go."""
+        """Shut down cleanly: hand over leaderships, sync logs, write the clean-shutdown file."""
         self.is_leaving = True
 
         def handed_over(_answer: Any) -> None:
@@ -157,7 +157,7 @@ class SimBroker(Process):
     # -- the disk --------------------------------------------------------------------------
 
     def high_watermark(self, partition: Partition) -> int:
-        """As last heard, or as the checkpoint said: whatever the log holds."""
+        """Return the high watermark as last known or checkpointed, within the bounds of the log."""
         log = self.logs[partition]
         known = max(self.high_watermarks.get(partition, 0), log.start_offset)
         return min(known, log.end_offset)
@@ -174,7 +174,7 @@ class SimBroker(Process):
             log.delete_before(offset)
 
     def configure(self, min_isr: int) -> None:
-        """It hears of another `min.insync.replicas`, be it now or when it starts."""
+        """Apply a new `min.insync.replicas`, now or at the next start."""
         self.min_isr = min_isr
         if self.is_up:
             for role in list(self.roles.values()):
@@ -323,7 +323,7 @@ class SimBroker(Process):
         else:
             answer(Produced(ErrorCode.NOT_LEADER_OR_FOLLOWER))
 
-    # -- what the controller says ----------------------------------------------------------
+    # -- requests of the controller --------------------------------------------------------
 
     def _published(self, message: Any) -> ErrorCode:
         received = self.metadata_image.receive(message, self.epoch)
@@ -369,7 +369,7 @@ class SimBroker(Process):
         if role is not None:
             role.end()
 
-    # -- as time goes by -------------------------------------------------------------------
+    # -- timers ----------------------------------------------------------------------------
 
     def _tick(self) -> None:
         random = self.world.random

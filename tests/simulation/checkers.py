@@ -1,12 +1,12 @@
-"""What must hold of a cluster whatever happens, looked at from outside.
+"""The invariants of a cluster, checked from outside.
 
 The checker sees what no part of a real cluster sees: the longest prefix that any leader ever
-declared committed, and every log.  Who looks after which invariant, and when:
+declared committed, and every log.  These methods check the invariants:
 
     I1  nothing acknowledged is lost        acks, decided (recovery), leads; finished
-    I2  who is counted on has it all        decided, committed, leads
+    I2  ISR and ELR have all of it          decided, committed, leads
     I3  logs agree below high watermarks    committed, heard, shows; finished: they are equal
-    I4  one leader in an epoch, one life    decided, leads; epochs in a log rise: SimLog.append
+    I4  one leader and start per epoch      decided, leads; epochs in a log rise: SimLog.append
     I5  high watermarks and ends never      committed, and Leader.check after every fact
         go back, and are reached by all
         of the maximal ISR
@@ -18,12 +18,12 @@ declared committed, and every log.  Who looks after which invariant, and when:
     I10 real time: later is behind, what    finished, tells_end
         is acknowledged can be read
     I11 only the newest controller writes;  decided, published
-        no broker obeys an older one, or what
-        was meant for a former life
+        no broker obeys an older one, or a
+        request for a former broker epoch
     I12 an unclean restart leaves ISR and   decided, with fetched and registered
         ELR until it has fetched again
-    I13 who is counted on cuts nothing      truncates; Leading.fetch: a fetch that diverges
-        that is committed                   tells nothing
+    I13 ISR and ELR truncate nothing        truncates; Leading.fetch: a fetch that diverges
+        that is committed                   is ignored
     I21 states change by compare and set,   decided, published
         epochs never go back
     I22 recovery keeps a prefix             SimLog.recover
@@ -33,8 +33,8 @@ declared committed, and every log.  Who looks after which invariant, and when:
     L2  sends are answered, readers read    Simulation._rest
         to the end
 
-A partition in which data may be lost, because an unclean election was allowed or more replicas lost
-data than `min.insync.replicas` provides for, is held to the rest of it only.
+A partition may lose data if an unclean election was allowed, or if more replicas lost data than
+`min.insync.replicas` provides for.  Only the other invariants hold for such a partition.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Violated(AssertionError):
 
 @dataclass(slots=True)
 class Truth:
-    """What is true of one partition, beyond what its replicas know."""
+    """Facts of one partition that no replica knows alone."""
 
     committed: list[Entry] = field(default_factory=list)
     acked: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -70,33 +70,33 @@ class Truth:
     sent: dict[str, int] = field(default_factory=dict)
     """Value: when it was sent."""
     leaders: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Leader epoch: who led, and in which incarnation."""
+    """Leader epoch: the leader, and its incarnation."""
     fetched: dict[tuple[int, int, int], None] = field(default_factory=dict)
-    """Who has fetched, in which life, in which leader epoch."""
+    """The replicas that have fetched, each with its broker epoch and leader epoch."""
     state: PartitionState | None = None
     deleted_offset: int = 0
-    """Nothing from here on was ever to be deleted."""
+    """No request ever deleted records from this offset on."""
     is_lossy: bool = False
-    """Data may be gone without a bug: too many disks were lost."""
+    """Data may be lost without a bug: too many disks were lost, or an election was unclean."""
 
 
 class Checker:
-    """Is told everything, and complains."""
+    """Gets every event of a run, and raises when an invariant is violated."""
 
     def __init__(self, shape: Shape, brokers: dict[int, SimBroker]) -> None:
         self._shape = shape
         self._brokers = brokers
         self.truths: dict[Partition, Truth] = {}
         self.controller = ""
-        """Who was elected last."""
+        """The controller that was elected last."""
         self.lost: dict[int, None] = {}
         """Brokers that have lost data since all replicas were in sync."""
-        # Life of a broker: the one it is the clean continuation of.
+        # Broker epoch: the broker epoch that it continues after a clean shutdown.
         self._previous: dict[tuple[int, int], int] = {}
-        # Incarnation of a broker: the newest controller and partition epochs it has heard of.
+        # Incarnation of a broker: the newest controller and partition epochs that it knows.
         self._heard: dict[tuple[int, int], int] = {}
         self._pictured: dict[tuple[int, int, Partition], int] = {}
-        # Up to where a leader's log has been compared with what is committed.
+        # The offset up to which a leader's log has been compared with the committed records.
         self._compared: dict[tuple[Partition, int], int] = {}
 
     def truth(self, partition: Partition) -> Truth:
@@ -109,11 +109,11 @@ class Checker:
         return len(self.truth(partition).committed)
 
     def is_current(self, leading: Leading) -> bool:
-        """Whether it is the leader that the controller knows."""
+        """Return whether the broker is the leader that the controller knows."""
         state = self.truth(leading.partition).state
         return state is not None and state.leader_epoch == leading.machine.state.leader_epoch
 
-    # -- what the controller decided -------------------------------------------------------
+    # -- decisions of the controller -------------------------------------------------------
 
     def decided(self, partition: Partition, state: PartitionState, writer: str) -> None:
         """The state znode was written.  I1, I2, I4, I6, I11, I12, I21."""
@@ -158,7 +158,7 @@ class Checker:
         truth.is_lossy = truth.is_lossy or self._shape.unclean
         broker = self._brokers[state.leader]
         if not broker.is_up or not broker.is_read:
-            return  # it has died since, and will have to be elected again
+            return  # it has died since, and another election must follow
         log = broker.logs.get(partition) or SimLog()
         try:
             self._has(partition, "I1 the recovering leader", log, len(truth.committed))
@@ -177,19 +177,19 @@ class Checker:
                 raise Violated(f"I6 {state.leader} waits for {counted} only: {partition} {state}")
 
     def _members(self, partition: Partition, state: PartitionState) -> Iterator[tuple[int, SimLog]]:
-        """The replicas that are alive in the life in which the controller counts on them."""
+        """Return the replicas that are alive in the broker epoch that the controller counts on."""
         for member in (*state.isr, *state.elr):
             broker = self._brokers[member]
             if broker.is_up and broker.epoch == state.broker_epochs.get(member):
                 yield member, broker.logs.get(partition) or SimLog()
 
-    # -- what brokers did ------------------------------------------------------------------
+    # -- actions of brokers ----------------------------------------------------------------
 
     def registered(self, broker_id: int, epoch: int, previous_epoch: int) -> None:
         self._previous[broker_id, epoch] = previous_epoch
 
     def published(self, broker: SimBroker, message: Any, received: ImageUpdate) -> None:
-        """A broker heard from a controller.  I11, I21."""
+        """A broker got a request of a controller.  I11, I21."""
         if received.error_code != ErrorCode.NONE:
             return
         life = (broker.id, broker.lives)
@@ -207,7 +207,7 @@ class Checker:
                 self._pictured[key] = state.partition_epoch
 
     def leads(self, leading: Leading) -> None:
-        """A broker took up leading.  I1, I2, I4."""
+        """A broker became a leader.  I1, I2, I4."""
         broker, partition, state = leading.broker, leading.partition, leading.machine.state
         truth, me = self.truth(partition), (broker.id, broker.lives)
         other = truth.leaders.setdefault(state.leader_epoch, me)
@@ -257,7 +257,7 @@ class Checker:
                 self._is_reached(leading, truth.state, high_watermark)
 
     def _is_reached(self, leading: Leading, state: PartitionState, high_watermark: int) -> None:
-        """I5: every member of the maximal ISR has it."""
+        """I5: every member of the maximal ISR has the records below the high watermark."""
         for member in sorted(leading.machine.maximal_isr):
             broker = self._brokers[member]
             known = leading.machine._followers.get(member)
@@ -280,8 +280,8 @@ class Checker:
         following.compared = high_watermark
 
     def truncates(self, following: Following, end_offset: int) -> None:
-        """I13: who is counted on cuts nothing that is committed.  Others may have to: their logs
-        may part from the leader's further back."""
+        """I13: a replica in ISR or ELR truncates no committed record.  Other replicas may have to:
+        their logs may diverge from the leader's further back."""
         truth, broker = self.truth(following.partition), following.broker
         state = truth.state
         if truth.is_lossy or state is None:
@@ -294,8 +294,8 @@ class Checker:
             )
 
     def loses_committed(self, following: Following, records: int) -> None:
-        """I1: a leader lacks what its follower knows to be committed, and no election that accepts
-        loss explains it.  That is so of a lossy partition as well: what is lost there is lost in a
+        """I1: a leader lacks records that its follower knows to be committed, and no unclean
+        election explains it.  That holds for a lossy partition too: it loses records only in a
         recovery."""
         raise Violated(
             f"I1 {following.broker.id} would lose {records} committed records of"
@@ -305,7 +305,7 @@ class Checker:
     def deletes(
         self, broker: SimBroker, partition: Partition, log: SimLog, start_offset: int
     ) -> None:
-        """The beginning of a log goes: only of what is known to be committed."""
+        """A log start offset moves: only committed records may be deleted."""
         truth = self.truth(partition)
         truth.deleted_offset = max(truth.deleted_offset, start_offset)
         known = broker.high_watermark(partition)
@@ -318,7 +318,7 @@ class Checker:
     def _agrees(
         self, partition: Partition, who: str, log: SimLog, start: int, end_offset: int
     ) -> None:
-        """What is in a log and what is committed, where both have something."""
+        """Compare a log with the committed records where both have some."""
         known = self.truth(partition).committed
         start, end = max(start, log.start_offset), min(end_offset, len(known), log.end_offset)
         if log.entries[start:end] != known[start:end]:
@@ -336,7 +336,7 @@ class Checker:
             raise Violated(f"{who} of {partition} ends at {log.end_offset}, not {end_offset}")
         self._agrees(partition, who, log, start, end_offset)
 
-    # -- what clients saw ------------------------------------------------------------------
+    # -- observations of clients -----------------------------------------------------------
 
     def sends(self, partition: Partition, value: str, now_ms: int) -> None:
         self.truth(partition).sent[value] = now_ms
@@ -350,7 +350,7 @@ class Checker:
             raise Violated(f"I1 {value} was acknowledged at {offset} of {partition} uncommitted")
 
     def shows(self, role: Leading | Following, end_offset: int) -> None:
-        """I9: a replica shows consumers what is committed, and at most what it knows of."""
+        """I9: a replica shows consumers only records that it knows to be committed."""
         truth = self.truth(role.partition)
         if end_offset > role.machine.high_watermark or (
             end_offset > len(truth.committed) and not truth.is_lossy
@@ -361,7 +361,7 @@ class Checker:
             )
 
     def nominates(self, leading: Leading, follower: int, offset: int) -> None:
-        """I9: a replica that a leader names to a consumer is in sync, and has what it wants."""
+        """I9: the preferred read replica of a consumer is in sync, and has the wanted offset."""
         broker = self._brokers[follower]
         known = leading.machine._followers[follower]
         if not self.is_current(leading) or self.truth(leading.partition).is_lossy:
@@ -372,7 +372,7 @@ class Checker:
                 raise Violated(f"I9 {follower} does not have {offset} of {leading.partition}")
 
     def tells_end(self, leading: Leading, end_offset: int) -> None:
-        """I10: all that is acknowledged is below what the leader says is the end."""
+        """I10: all acknowledged records are below the end offset that the leader reports."""
         truth = self.truth(leading.partition)
         if self.is_current(leading) and not truth.is_lossy and end_offset < len(truth.committed):
             raise Violated(
@@ -381,7 +381,7 @@ class Checker:
             )
 
     def reads(self, partition: Partition, offset: int, entries: Iterable[Entry]) -> None:
-        """I8, I9: what consumers saw is committed, and stays so."""
+        """I8, I9: a record that a consumer read is committed, and stays committed."""
         truth = self.truth(partition)
         if truth.is_lossy:
             return
@@ -392,7 +392,7 @@ class Checker:
     # -- at the end ------------------------------------------------------------------------
 
     def finished(self) -> None:
-        """After everything healed.  I1, I3, I10 and liveness."""
+        """Check the end of a run, after all faults are healed.  I1, I3, I10 and liveness."""
         for partition, truth in self.truths.items():
             state = truth.state
             if state is None or state.leader == NO_BROKER:

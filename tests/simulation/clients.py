@@ -1,4 +1,4 @@
-"""Producers and consumers, which know what real ones know and tell the checker what they saw."""
+"""Producers and consumers that know as much as real ones, and report to the checker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CALL_MS = 1500
 
 
 class Client(Process):
-    """Finds leaders by asking any broker."""
+    """Finds leaders by a Metadata request to any broker."""
 
     def __init__(self, world: World, name: str, brokers: list[str], checker: Checker) -> None:
         super().__init__(world, name)
@@ -33,7 +33,7 @@ class Client(Process):
         self.is_stopping = False
 
     def find(self, partition: Partition, then: Any) -> None:
-        """Call `then` with the name of the leader, sooner or later."""
+        """Call `then` with the name of the leader when it is known."""
         if partition in self._leaders:
             then(f"broker-{self._leaders[partition]}")
             return
@@ -52,8 +52,8 @@ class Client(Process):
 
 
 class Producer(Client):
-    """Sends values, `depth` of them at a time.  What got no clear answer may or may not be there;
-    with acks=0 there is none."""
+    """Sends values, `depth` of them at a time.  A send without a clear response may be in the log
+    or not; with acks=0 there is no response."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Producer(Client):
         self.sent = 0
         self.answered_ms = 0
         self.answered: dict[Partition, int] = {}
-        """When a partition last took something."""
+        """When a partition last accepted a record."""
 
     def begin(self) -> None:
         for _ in range(self._depth):
@@ -158,7 +158,7 @@ class Consumer(Client):
                 self.forget(self.partition)
                 self._preferred = NO_BROKER
             elif answer.code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                # Only the leader's word counts: another may not have it yet.
+                # Only the leader's response counts: another replica may lag behind.
                 self._preferred = NO_BROKER
                 if is_leader:
                     self.offset = max(answer.log_start_offset, 0)
@@ -187,7 +187,7 @@ class Consumer(Client):
 
 
 class Deleter(Client):
-    """Has the beginnings of partitions deleted (DeleteRecords)."""
+    """Deletes the beginnings of partitions (DeleteRecords)."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""The controller's work inside a simulated broker: one thing after the other.
+"""The controller inside a simulated broker: it handles one event after the other.
 
-what happened ─▶ queue ─▶ machine plans ─▶ written with the epoch checked ─▶ machine is told
-                                                                         └─▶ published
+event ─▶ queue ─▶ state machine plans ─▶ conditional write to ZooKeeper ─▶ state machine applies
+                                                                       └─▶ published
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from hightide.wire.messages.replication import (
     PublishedTopic,
     PublishStateRequest,
 )
-from hightide.zookeeper.errors import MultiFailed, NoNode, ZooKeeperError
 from hightide.zookeeper.operation import Check, Create, Operation, SetData
+from hightide.zookeeper.zookeeper_errors import MultiFailed, NoNode, ZooKeeperError
 from tests.simulation.messages import Decided, Partition, Propose, Publish
 from tests.simulation.world import Reply
 from tests.simulation.zookeeper import failed
@@ -58,7 +58,7 @@ def decode(data: bytes, version: int) -> PartitionState:
 
 
 class Control:
-    """One term of one controller."""
+    """One controller, in one controller epoch."""
 
     def __init__(self, broker: SimBroker, epoch: int, epoch_version: int) -> None:
         self._broker = broker
@@ -69,7 +69,7 @@ class Control:
         self._is_busy = False
         self._is_loaded = False
         self._brokers_due = False
-        # Per broker id: the life to which a full message went, what it lacks, what is under way.
+        # Per broker id: the broker epoch that got the full state, what it lacks, what is in flight.
         self._reached: dict[int, int] = {}
         self._due: dict[int, dict[Partition, None]] = {}
         self._sending: dict[int, None] = {}
@@ -84,7 +84,7 @@ class Control:
     def is_in_office(self) -> bool:
         return self._broker.control is self
 
-    # -- one after the other ---------------------------------------------------------------
+    # -- the event queue -------------------------------------------------------------------
 
     def _enqueue(self, work: Callable[[Callable[[], None]], None]) -> None:
         self._queue.append(work)
@@ -196,7 +196,7 @@ class Control:
         if self._is_loaded:
             self._enqueue(lambda done: self._write(self._machine.audit(), done))
 
-    # -- what brokers ask for --------------------------------------------------------------
+    # -- requests of brokers ---------------------------------------------------------------
 
     def proposed(self, request: Propose, answer: Reply) -> None:
         def work(done: Callable[[], None]) -> None:
@@ -219,7 +219,8 @@ class Control:
                 accepted = state is not None and set(state.isr) == set(request.proposal.isr)
                 if self.is_in_office:
                     code = ErrorCode.NONE if accepted else ErrorCode.INVALID_UPDATE_VERSION
-                    # An answer on the wire lacks the ELR; then the leader waits for more.
+                    # A response on the wire lacks the ELR, so the leader waits for the published
+                    # state.
                     is_whole = self._broker.world.random.random() < 0.7
                     answer(Decided(code, state if accepted and is_whole else None))
                 done()
@@ -278,7 +279,7 @@ class Control:
     # -- writing ---------------------------------------------------------------------------
 
     def _write(self, plan: list[PartitionChange], done: Callable[[], None]) -> None:
-        """Write one change after the other, and what follows from them."""
+        """Write one change after the other, and the changes that follow from them."""
         pending = deque(plan)
 
         def step() -> None:
@@ -302,7 +303,7 @@ class Control:
                 if isinstance(answer, MultiFailed) and answer.index == 0:
                     self._broker.fenced()
                 elif answer is None or isinstance(answer, ZooKeeperError):
-                    # It may have been written all the same: what is there counts.
+                    # The write may have happened after all: ZooKeeper has the truth.
                     self._read_again((change.topic, change.index), step)
                 else:
                     pending.extend(self._machine.changed(change, _version(answer[1])))
@@ -414,7 +415,7 @@ class Control:
 
 
 def _version(result: Any) -> int:
-    """The version of the znode after a write; a new znode has 0."""
+    """Return the version of the znode after a write; a new znode has 0."""
     stat = getattr(result, "stat", result)
     version: int = stat.version
     return version

@@ -1,9 +1,9 @@
-"""A partition's log on a simulated disk: entries, and how many of them a power cut cannot take.
+"""A partition's log on a simulated disk: entries, and how many of them are synced.
 
-The epochs are the real ones (`LeaderEpochs`), kept as the real log keeps them: made again from the
-entries after a power cut.  A power cut may take any of what was not synced, tear the entry that was
-being written, and yet leave what was written after it: the disk writes in its own order.  Recovery
-keeps what is before the first entry that is not whole (I22).
+The epochs are the real ones (`LeaderEpochs`), kept as the real log keeps them: rebuilt from the
+entries after a power cut.  A power cut may lose any unsynced entry, tear the entry that was being
+written, and yet keep later entries: the disk writes in any order.  Recovery keeps the entries
+before the first torn one (I22).
 
 `entries` is indexed by offset.  Deleted entries are below `start_offset`; a log that restarted at a
 higher offset has nothing there.
@@ -18,7 +18,7 @@ from hightide.log.leader_epochs import LeaderEpochs
 
 
 class Entry(NamedTuple):
-    """A record: the leader epoch it was written in, and what it says."""
+    """A record: its leader epoch, and its value."""
 
     epoch: int
     value: str
@@ -28,7 +28,7 @@ NOTHING = Entry(-1, "")
 
 
 class SimLog:
-    """What survives; a process that dies leaves it, a power cut takes of its end."""
+    """A log that survives its process; a power cut may take entries from its end."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
@@ -45,7 +45,7 @@ class SimLog:
 
     @property
     def last_epoch(self) -> int:
-        """Of the last entry, or -1."""
+        """The leader epoch of the last entry, or -1."""
         return self.entries[-1].epoch if self.entries else -1
 
     def append(self, entry: Entry) -> None:
@@ -62,7 +62,7 @@ class SimLog:
         self.epochs.truncate_from_end(end_offset)
 
     def restart(self, offset: int) -> None:
-        """Empty, to go on at `offset`."""
+        """Empty the log, and continue at `offset`."""
         self.entries = [NOTHING] * offset
         self.synced = self.start_offset = self._checkpointed_start = offset
         self.epochs = LeaderEpochs()
@@ -79,7 +79,7 @@ class SimLog:
         self._checkpointed_start = self.start_offset
 
     def lose_power(self, random: Random) -> int | None:
-        """What had not reached the disk is gone or torn, or there by luck.  Where it is torn."""
+        """Lose, tear or keep unsynced entries at random; return the torn offset, if any."""
         unsynced = range(self.synced, self.end_offset)
         first = random.choice((*unsynced, self.end_offset))
         for offset in range(first, self.end_offset):
@@ -88,7 +88,7 @@ class SimLog:
         return first if first < self.end_offset else None
 
     def recover(self) -> int:
-        """Make whole what a crash left; how many entries are lost."""
+        """Truncate the log at the first torn entry; return how many entries are lost."""
         before, start_offset = len(self.entries), self.start_offset
         self.start_offset = self._checkpointed_start
         if self._damaged:
@@ -104,7 +104,7 @@ class SimLog:
         return max(0, before - len(self.entries))
 
     def _lower_checkpoint(self) -> None:
-        """A high watermark above the end must not be believed of later records, there."""
+        """Lower a checkpointed high watermark to the log end: it must not cover later records."""
         self.checkpointed_hw = min(self.checkpointed_hw, len(self.entries))
 
     def _find_epochs(self) -> None:

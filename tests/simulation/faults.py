@@ -1,7 +1,8 @@
-"""What can go wrong in a simulated cluster, each as one call that leaves a line in the history.
+"""The faults of a simulated cluster, each as one call that leaves a line in the history.
 
-`anything` strikes at random; the stories of `scenarios.py` put blows together.  At most as many
-replicas lose data at a time as `min.insync.replicas` provides for: so nothing committed may go.
+`anything` injects faults at random; the scenarios of `scenarios.py` combine them.  At most as many
+replicas lose data at a time as `min.insync.replicas` provides for, so no committed record may be
+lost.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ Blow = Callable[[SimBroker, int], None]
 BLOWS = (
     *("message loss", "delay", "cut", "one-way cut", "island", "crash", "power cut", "torn write"),
     *("lost disk", "clean restart", "pause", "slow disk", "session expiry", "clock skew"),
-    *("clock jump", "coordinator restart", "reassignment", "deletion", "asked election"),
+    *("clock jump", "zookeeper restart", "reassignment", "deletion", "asked election"),
     "other settings",
 )
-"""The kinds of what can happen to a cluster; in enough seeds, all of them do."""
+"""The kinds of faults; in enough seeds, all of them happen."""
 
 _ANYTHING = (
     *("kill", "kill", "bounce", "lose_power", "lose_power", "lose_disk", "leave", "pause", "slow"),
     *("cut", "cut", "cut_one_way", "island", "mend", "mend", "move", "move"),
-    *("slow_disk", "jump_clock", "expire", "coordinator", "elect", "configure"),
+    *("slow_disk", "jump_clock", "expire", "zookeeper", "elect", "configure"),
 )
 
 
 class Faults:
-    """The blows, and what one must know to aim."""
+    """Injects faults, and knows enough of the cluster to aim them."""
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
@@ -44,7 +45,7 @@ class Faults:
         self.random, self.network = self.world.random, self.world.network
         self.brokers, self.checker = simulation.brokers, simulation.checker
         self.happened: dict[str, None] = {}
-        """Of BLOWS, those that fell."""
+        """Those of BLOWS that happened."""
         self._note("message loss", self.shape.loss > 0)
         self._note("deletion", self.shape.deletes)
         self._note("clock skew", self.shape.are_clocks_wrong)
@@ -57,7 +58,7 @@ class Faults:
         self._note(kind)
         self.world.tell(text)
 
-    # -- who is who ------------------------------------------------------------------------
+    # -- roles -----------------------------------------------------------------------------
 
     def anybody(self) -> SimBroker:
         return self.random.choice(list(self.brokers.values()))
@@ -73,7 +74,7 @@ class Faults:
         return None if state is None else self.brokers.get(state.leader)
 
     def followers(self, partition: Partition) -> list[SimBroker]:
-        """Those that are in sync, in any order."""
+        """Return the followers in the ISR, in random order."""
         state = self.state(partition)
         if state is None or state.leader == NO_BROKER:
             return []
@@ -92,7 +93,7 @@ class Faults:
         )
 
     def is_whole(self) -> bool:
-        """Whether all replicas of everything are in sync."""
+        """Return whether every replica of every partition is in sync."""
         return all(
             truth.state is not None
             and all(
@@ -104,13 +105,13 @@ class Faults:
         )
 
     def may_lose(self, broker: SimBroker) -> bool:
-        """Whether what this broker has not written yet can be done without."""
+        """Return whether this broker may lose records: fewer than min.insync.replicas then have."""
         lost = self.checker.lost
         if lost and self.is_whole():
             lost.clear()
         return len({*lost, broker.id}) < self.shape.min_isr
 
-    # -- blows -----------------------------------------------------------------------------
+    # -- faults ----------------------------------------------------------------------------
 
     def kill(self, broker: SimBroker, down_ms: int) -> None:
         if broker.is_up:
@@ -119,7 +120,7 @@ class Faults:
             self.world.at(down_ms, self.start, broker)
 
     def lose_power(self, broker: SimBroker, down_ms: int) -> None:
-        """Without a budget for it, a mere crash."""
+        """Cut the power of a broker; only crash it if too many replicas have lost data."""
         if broker.is_up and self.may_lose(broker):
             self.checker.lost[broker.id] = None
             self._tell("power cut", f"{broker.name} loses power")
@@ -138,7 +139,7 @@ class Faults:
             self.kill(broker, down_ms)
 
     def bounce(self, broker: SimBroker, how: Blow | None = None) -> None:
-        """It dies when its session has just ended, so that it can be back in no time."""
+        """Expire the session of a broker and crash it, so that it can register again at once."""
         self.expire(broker)
         (how or self.kill)(broker, self.random.choice((5, 10, 30)))
 
@@ -210,16 +211,16 @@ class Faults:
         broker.clock_offset_ms += by_ms
 
     def expire(self, broker: SimBroker) -> None:
-        if self.simulation.coordinator.is_up:
+        if self.simulation.zookeeper.is_up:
             self._note("session expiry")
-            self.simulation.coordinator.expire(broker.name)
+            self.simulation.zookeeper.expire(broker.name)
 
-    def restart_coordinator(self, down_ms: int) -> None:
-        coordinator = self.simulation.coordinator
-        if coordinator.is_up:
-            self._note("coordinator restart")
-            coordinator.crash()
-            self.world.at(down_ms, self.start, coordinator)
+    def restart_zookeeper(self, down_ms: int) -> None:
+        zookeeper = self.simulation.zookeeper
+        if zookeeper.is_up:
+            self._note("zookeeper restart")
+            zookeeper.crash()
+            self.world.at(down_ms, self.start, zookeeper)
 
     def move(self, partition: Partition, target: tuple[int, ...] | None) -> None:
         """Start a reassignment, or cancel it (None)."""
@@ -235,7 +236,7 @@ class Faults:
             controller.control.elects(partition, kind)
 
     def configure(self, min_isr: int) -> None:
-        """Brokers hear of other settings one by one."""
+        """Change a setting; brokers get it one after the other."""
         self._tell("other settings", f"min.insync.replicas is {min_isr} from now on")
         for broker in self.brokers.values():
             self.world.at(self.random.choice((1, 50, 500)), broker.configure, min_isr)
@@ -243,14 +244,14 @@ class Faults:
     # -- at random -------------------------------------------------------------------------
 
     def anything(self) -> Iterator[int]:
-        """Blow after blow, and how long to wait after each."""
+        """Inject fault after fault, and yield how long to wait after each."""
         while True:
             self._strike()
             yield self.random.choice((20, 100, 300, 800, 2000))
 
     def _strike(self) -> None:
         random, broker = self.random, self.anybody()
-        other = random.choice([*self.brokers.values(), self.simulation.coordinator]).name
+        other = random.choice([*self.brokers.values(), self.simulation.zookeeper]).name
         down_ms = random.choice((10, 300, 1500, 4000))
         match random.choice(_ANYTHING):
             case "kill":
@@ -280,8 +281,8 @@ class Faults:
                 self.jump_clock(broker, random.randint(-3000, 3000))
             case "expire":
                 self.expire(broker)
-            case "coordinator":
-                self.restart_coordinator(random.choice((50, 500, 2500)))
+            case "zookeeper":
+                self.restart_zookeeper(random.choice((50, 500, 2500)))
             case "move" if self.shape.moves:
                 target = tuple(random.sample(list(self.brokers), self.shape.replicas))
                 self.move(self.partition(), random.choice((target, target, None)))

@@ -1,4 +1,4 @@
-"""A partition followed by a simulated broker, in one leader epoch: it fetches, and does as told."""
+"""A follower on a simulated broker, in one leader epoch: it fetches, and applies responses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FETCH_MS = 400
 
 
 class Following:
-    """The role, from its beginning to its end."""
+    """The follower of a partition, in one leader epoch."""
 
     def __init__(
         self, broker: SimBroker, partition: Partition, log: SimLog, state: PartitionState
@@ -26,7 +26,7 @@ class Following:
         self.broker, self.partition, self.log = broker, partition, log
         self.machine = Follower(state, log, broker.high_watermark(partition))
         self.compared = 0
-        """Up to where the checker has compared it with what is committed."""
+        """The offset up to which the checker has compared the log with the committed records."""
 
     @property
     def is_in_office(self) -> bool:
@@ -39,7 +39,7 @@ class Following:
         """A follower has no delayed requests."""
 
     def tick(self) -> None:
-        """Nor has it anything to do but fetch."""
+        """A follower only fetches."""
 
     def published(self, state: PartitionState) -> None:
         self.machine.published(state)
@@ -102,8 +102,8 @@ class Following:
         moved = self.machine.appended(answer.high_watermark, answer.log_start_offset)
         if moved.high_watermark is not None:
             self.broker.high_watermarks[self.partition] = moved.high_watermark
-        # Before anybody is shown more: of what is below the leader's start it cannot be told
-        # whether it is what had been committed there.
+        # Before consumers see more: records below the leader's start offset cannot be compared
+        # with the records that were committed there.
         if moved.log_start_offset is not None:
             self.broker.delete_before(self.partition, log, moved.log_start_offset)
         if moved.high_watermark is not None:
@@ -126,7 +126,7 @@ class Following:
         self.broker.world.tell(f"{self.broker.name} follows {self.partition}: {text}")
 
     def consume(self, request: Fetch, answer: Reply) -> None:
-        """A consumer reads here (KIP-392): what this replica knows to be committed."""
+        """A consumer fetches from this follower (KIP-392): only up to its high watermark."""
         log, end = self.log, self.machine.high_watermark
         if not log.start_offset <= request.offset <= log.end_offset:
             answer(Fetched(ErrorCode.OFFSET_OUT_OF_RANGE))

@@ -1,7 +1,7 @@
-"""A partition led by a simulated broker, in one leader epoch: requests in, answers out.
+"""A leader on a simulated broker, in one leader epoch: requests in, responses out.
 
-What is here is only what connects the machine (`core/partition/leader.py`) with the log, the
-network and those who wait.
+This module only connects the state machine (`core/partition/leader.py`) with the log, the network
+and delayed requests.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _RETRY = {ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED}
 
 
 class Leading:
-    """The role, from its beginning to its end."""
+    """The leader of a partition, in one leader epoch."""
 
     def __init__(
         self, broker: SimBroker, partition: Partition, log: SimLog, state: PartitionState
@@ -46,7 +46,8 @@ class Leading:
         self._uncommitted: list[tuple[int, int, Reply]] = []
         self._undeleted: list[tuple[int, int, Reply]] = []
         self._serial = 0
-        # Before any record of the epoch exists, so that the epoch's start is never in doubt.
+        # Written before any record of the epoch, so that the epoch's start offset is never in
+        # doubt.
         log.epochs.assign(state.leader_epoch, log.end_offset)
         self.machine = Leader(
             broker.id,
@@ -85,7 +86,7 @@ class Leading:
         if deadline_ms is not None and now_ms >= deadline_ms:
             self.follow_up(self.machine.tick(now_ms))
 
-    # -- what follows ----------------------------------------------------------------------
+    # -- effects ---------------------------------------------------------------------------
 
     def follow_up(self, changes: Changes) -> None:
         machine = self.machine
@@ -131,7 +132,7 @@ class Leading:
         again()
 
     def _once(self, heap: list[tuple[int, int, Reply]], offset: int, answer: Reply) -> None:
-        """Answer when `offset` is reached, or when it takes too long."""
+        """Respond when `offset` is reached, or after a timeout."""
         answered: list[bool] = []
 
         def once(result: Produced) -> None:
@@ -160,7 +161,7 @@ class Leading:
     # -- followers -------------------------------------------------------------------------
 
     def fetch(self, request: Fetch, answer: Reply) -> None:
-        """A follower's."""
+        """Serve a follower's fetch."""
         verdict = self._fetch_verdict(request)
         if verdict is not None:
             answer(verdict)
@@ -180,7 +181,7 @@ class Leading:
         self.send(answer, self.read(request))
 
     def _fetch_verdict(self, request: Fetch) -> Fetched | None:
-        """What the fetch is answered if it tells nothing; None if it does."""
+        """Return the response to a fetch that must not count as progress; None if it counts."""
         machine, log = self.machine, self.log
         if request.leader_epoch != machine.state.leader_epoch:
             older = request.leader_epoch < machine.state.leader_epoch
@@ -206,7 +207,7 @@ class Leading:
         return Fetched(ErrorCode.NONE, entries, self.machine.high_watermark, log.start_offset)
 
     def send(self, answer: Reply, fetched: Fetched) -> None:
-        """Send what was read: it says what was true when it was read, however long that took."""
+        """Send a response with the state of the time of the read, however long the read took."""
         self.broker.when_disk_is_done(answer, fetched)
 
     # -- consumers -------------------------------------------------------------------------

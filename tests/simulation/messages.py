@@ -1,4 +1,4 @@
-"""What the processes of a simulated cluster say to each other."""
+"""The messages between the processes of a simulated cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONSUMER = -1
 
 
 class WhoLeads(NamedTuple):
-    """A client's Metadata: the leader's id, or NO_BROKER."""
+    """A client's Metadata request; the response is the leader's id, or NO_BROKER."""
 
     partition: Partition
 
@@ -32,7 +32,7 @@ class Produced(NamedTuple):
 
 
 class Fetch(NamedTuple):
-    """A follower's or, with CONSUMER for its id, a consumer's."""
+    """A Fetch request of a follower or, with CONSUMER as its id, of a consumer."""
 
     partition: Partition
     offset: int
@@ -51,19 +51,22 @@ class Fetched(NamedTuple):
     high_watermark: int = -1
     log_start_offset: int = -1
     diverging: tuple[int, int] | None = None
-    """(epoch, end offset) where the follower's log parts from the leader's."""
+    """(epoch, end offset) where the follower's log diverges from the leader's."""
     preferred: int = NO_BROKER
     """The replica that a consumer should read from."""
 
 
 class Latest(NamedTuple):
-    """ListOffsets: the end of what can be read, asked of the leader.  Answered like a produce."""
+    """ListOffsets to the leader, for the latest offset.  The response is that of a produce."""
 
     partition: Partition
 
 
 class DeleteRecords(NamedTuple):
-    """Everything before an offset, or before the high watermark (-1).  Answered like a produce."""
+    """DeleteRecords before an offset, or before the high watermark (-1).
+
+    The response is that of a produce.
+    """
 
     partition: Partition
     offset: int
@@ -88,7 +91,7 @@ class Publish(NamedTuple):
 
 
 class ShutDown(NamedTuple):
-    """ControlledShutdown; the answer is a code and how many partitions are still led."""
+    """ControlledShutdown; the response is a code and the number of leaderships that remain."""
 
     broker_id: int
     broker_epoch: int

@@ -1,7 +1,7 @@
-"""Mistakes that others made, switched back in for a test: the simulator must find each of them.
+"""Old bugs of replication protocols, switched back in: the simulator must find each of them.
 
-Each is a function that patches the machines or their wiring through pytest's MonkeyPatch.  The
-numbers are those of the notes on replication; what each one cost its makers is said there.
+Each is a function that patches the state machines or their wiring through pytest's MonkeyPatch.
+The numbers are those of the notes on replication, which also say what each bug cost.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Mutant = Callable[[pytest.MonkeyPatch], None]
 
 
 def truncates_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
-    """B1: a follower begins by cutting its log to its own, stale high watermark (KIP-101)."""
+    """B1: a new follower truncates its log to its stale high watermark (KIP-101)."""
     change_role = wiring.SimBroker.change_role
 
     def cutting(self: wiring.SimBroker, change: Any) -> None:
@@ -40,7 +40,7 @@ def truncates_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
 
 
 def looks_for_divergence_once(patch: pytest.MonkeyPatch) -> None:
-    """B2: one question by epoch when following begins, and none afterwards (KIP-279)."""
+    """B2: a follower looks up the leader epoch once, and not again after a truncation (KIP-279)."""
     real = divergence
     asked: dict[tuple[Any, int], None] = {}
 
@@ -57,7 +57,7 @@ def looks_for_divergence_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def takes_fetches_of_any_epoch(patch: pytest.MonkeyPatch) -> None:
-    """B3: a fetch does not name an epoch, and the leader believes it (KIP-320)."""
+    """B3: a fetch names no epoch, and the leader trusts its offset (KIP-320)."""
     fetch = leading_shell.Leading.fetch
 
     def believing(self: leading_shell.Leading, request: Any, answer: Any) -> None:
@@ -80,7 +80,7 @@ def lets_join_below_the_start_of_the_epoch(patch: pytest.MonkeyPatch) -> None:
 
 
 def counts_new_members_when_answered(patch: pytest.MonkeyPatch) -> None:
-    """B5: members that were proposed count only once the controller has answered (KIP-497)."""
+    """B5: proposed ISR members count only after the controller's response (KIP-497)."""
     recount = Leader._recount
 
     def early(self: Leader) -> None:
@@ -93,7 +93,7 @@ def counts_new_members_when_answered(patch: pytest.MonkeyPatch) -> None:
 
 
 def takes_members_of_any_life(patch: pytest.MonkeyPatch) -> None:
-    """B6: a proposal that names a member's former life is accepted (KIP-903)."""
+    """B6: a proposal that names a member's former broker epoch is accepted (KIP-903)."""
     proposal_error = alter_partition.proposal_error
 
     def trusting(proposal: Any, sender: int, state: Any, brokers: Any) -> ErrorCode:
@@ -121,7 +121,7 @@ def commits_with_too_few(patch: pytest.MonkeyPatch) -> None:
 
 
 def obeys_messages_to_a_former_life(patch: pytest.MonkeyPatch) -> None:
-    """B9: a broker acts on what was meant for it before it restarted (KIP-380)."""
+    """B9: a broker obeys a request for its former broker epoch (KIP-380)."""
     receive = MetadataImage.receive
 
     def obedient(self: MetadataImage, message: Any, own_epoch: int) -> ImageUpdate:
@@ -146,8 +146,8 @@ def writes_without_the_epoch(patch: pytest.MonkeyPatch) -> None:
 
 
 def remembers_who_was_away(patch: pytest.MonkeyPatch) -> None:
-    """B11: taking a replica away begins no epoch, so that a fetch of a replica that was taken away
-    and brought back may be from before."""
+    """B11: removing a replica begins no leader epoch, so a fetch of a replica that was removed and
+    added back may be from before."""
     assigned = reassignment._assigned
 
     def same_epoch(state: Any, *rest: Any) -> Any:
@@ -160,8 +160,8 @@ def remembers_who_was_away(patch: pytest.MonkeyPatch) -> None:
 
 
 def tells_what_it_did_not_read(patch: pytest.MonkeyPatch) -> None:
-    """B12: an answer holds what was read, and the log's start and high watermark of when it is
-    sent; a follower starts its log where it is told (KAFKA-7104)."""
+    """B12: a response holds records of the time of the read, but the log start offset and high
+    watermark of the time of sending; the follower starts its log there (KAFKA-7104)."""
     appended = Follower.appended
 
     def send(self: leading_shell.Leading, answer: Any, fetched: Any) -> None:
@@ -186,8 +186,8 @@ def tells_what_it_did_not_read(patch: pytest.MonkeyPatch) -> None:
 
 
 def lets_join_with_what_was_deleted(patch: pytest.MonkeyPatch) -> None:
-    """H1, our own: a replica joins with records below the start of the leader's log, which
-    cannot be compared with what was committed there."""
+    """H1, our bug: a replica joins the ISR with records below the leader's log start offset, which
+    cannot be compared with the records that were committed there."""
     may_join = Leader._may_join
 
     def joins(self: Leader, follower: Any) -> bool:
@@ -198,7 +198,7 @@ def lets_join_with_what_was_deleted(patch: pytest.MonkeyPatch) -> None:
 
 
 def detected(name: str, most: int) -> tuple[int | None, str]:
-    """How many seeds it took to find a mistake, and what it did; None if `most` did not do."""
+    """Return how many seeds it took to find a bug, and its violation; None after `most` seeds."""
     with pytest.MonkeyPatch.context() as patch:
         MUTANTS[name](patch)
         for count in range(1, most + 1):
@@ -210,7 +210,7 @@ def detected(name: str, most: int) -> tuple[int | None, str]:
 
 
 MUTANTS: dict[str, Mutant] = {
-    # Those that take the most seeds come first, so that a run with several processes ends sooner.
+    # Bugs that need the most seeds come first, so that a run with several processes ends sooner.
     "B12": tells_what_it_did_not_read,
     "B4": lets_join_below_the_start_of_the_epoch,
     "B6": takes_members_of_any_life,

@@ -1,9 +1,9 @@
-"""Stories: blows in an order and with timings that old mistakes do not survive.
+"""Scenarios: faults in an order and with timings that expose old bugs.
 
-A seed chooses one, or none.  Each is a generator that strikes and says how long to wait before it
-goes on; it is told over and over, about any partition, with some other blows in between.  What it
-needs of the cluster it says in `shape`.  A machine that is right survives all of them, so they are
-part of the normal seeds; a random search alone would meet most of these orders once in thousands.
+A seed chooses one scenario, or none.  Each is a generator that injects faults and yields how long
+to wait.  It runs again and again, on any partition, with other faults in between.  `shape` says
+what cluster it needs.  Correct state machines survive all scenarios, so these are part of the
+normal seeds; a random search alone would meet most of these orders once in thousands of runs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Story = Callable[[Faults], Iterator[int]]
 
 
 def _is_controller(faults: Faults, broker: SimBroker) -> bool:
-    """Whether it is; if so, it will not be for long: a story is about two."""
+    """Return whether the broker is the controller; if so, end that: the story is about two."""
     if faults.controller() is not broker:
         return False
     faults.expire(broker)
@@ -26,7 +26,7 @@ def _is_controller(faults: Faults, broker: SimBroker) -> bool:
 
 
 def failovers(faults: Faults) -> Iterator[int]:
-    """One leader after the other goes, each before it has replicated what it wrote."""
+    """One leader after the other fails, each before it has replicated its last records."""
     random, partition = faults.random, faults.partition()
     for _ in range(random.randint(2, 4)):
         leader = faults.leader(partition)
@@ -46,11 +46,11 @@ def failovers(faults: Faults) -> Iterator[int]:
 
 
 def zombies(faults: Faults) -> Iterator[int]:
-    """A leader does not hear that it was replaced, and some of its followers do not either."""
+    """A leader and some followers do not learn that the leader was replaced."""
     random, partition = faults.random, faults.partition()
     leader = faults.leader(partition)
     if leader is not None:
-        faults.cut(leader.name, "coordinator")
+        faults.cut(leader.name, "zookeeper")
         controller = faults.controller()
         if controller is not None and controller is not leader:
             faults.cut_one_way(controller.name, leader.name)
@@ -63,8 +63,8 @@ def zombies(faults: Faults) -> Iterator[int]:
 
 
 def stale_watermark(faults: Faults) -> Iterator[int]:
-    """A leader dies whose followers hear late how far it has committed; one of them was out of sync
-    by then, and is nearly there."""
+    """A leader fails whose followers learn its high watermark late; one of them is out of sync by
+    then, and has nearly caught up."""
     random, partition = faults.random, faults.partition()
     leader, others = faults.leader(partition), faults.followers(partition)
     if leader is None or len(others) < 2 or _is_controller(faults, leader):
@@ -76,9 +76,9 @@ def stale_watermark(faults: Faults) -> Iterator[int]:
     yield random.randint(200, 600)
     faults.bounce(late)
     faults.cut(late.name, leader.name)
-    # It commits without that one as soon as it hears, or after having waited for it for a while.
+    # The leader commits without that follower at once, or after it has waited for a while.
     yield random.choice((0, 0, faults.shape.lag_ms)) + random.randint(40, 250)
-    # Nothing that is under way gets there any more.
+    # No message in flight arrives any more.
     faults.island(leader)
     faults.kill(leader, 2600)
     yield random.randint(2200, 2600)
@@ -134,7 +134,7 @@ def late_proposals(faults: Faults) -> Iterator[int]:
 
 
 def late_orders(faults: Faults) -> Iterator[int]:
-    """What the controller says arrives when the broker has died and come back without its data."""
+    """A request of the controller arrives after the broker has restarted without its data."""
     random = faults.random
     controller, leader = faults.controller(), faults.leader(faults.partition())
     if controller is None or leader is None or _is_controller(faults, leader):
@@ -152,7 +152,7 @@ def late_orders(faults: Faults) -> Iterator[int]:
 
 
 def sleeping_controllers(faults: Faults) -> Iterator[int]:
-    """A controller sleeps in the middle of its work, is replaced, and wakes up to finish it."""
+    """A controller is paused in the middle of its work, is replaced, resumes and continues."""
     random = faults.random
     controller = faults.controller()
     if controller is None:
@@ -166,7 +166,7 @@ def sleeping_controllers(faults: Faults) -> Iterator[int]:
         case "pause":
             faults.pause(controller, random.choice((2300, 2600, 4000)))
         case "cut":
-            faults.cut(controller.name, "coordinator")
+            faults.cut(controller.name, "zookeeper")
         case "expire":
             faults.expire(controller)
     for _ in range(random.randint(1, 3)):
@@ -178,7 +178,7 @@ def sleeping_controllers(faults: Faults) -> Iterator[int]:
 
 
 def there_and_back(faults: Faults) -> Iterator[int]:
-    """A replica is taken away and brought back before its leader has heard of either."""
+    """A replica is removed and added back before its leader learns of either."""
     random, partition = faults.random, faults.partition()
     leader, state, others = faults.leader(partition), faults.state(partition), []
     if state is not None and not state.is_reassigning:
@@ -200,7 +200,7 @@ def there_and_back(faults: Faults) -> Iterator[int]:
 
 
 def moving_starts(faults: Faults) -> Iterator[int]:
-    """Logs lose their beginnings while followers are behind and answers take their time."""
+    """Log starts are deleted while followers are behind and responses are slow."""
     random, partition = faults.random, faults.partition()
     leader, others = faults.leader(partition), faults.followers(partition)
     if leader is None or not others:
@@ -220,8 +220,8 @@ def moving_starts(faults: Faults) -> Iterator[int]:
 
 
 def deleted_history(faults: Faults) -> Iterator[int]:
-    """A leader that alone has some records is replaced, and comes back when its successor has
-    deleted the place where their logs part."""
+    """A leader that alone has some records is replaced, and comes back after its successor has
+    deleted the offset where their logs diverge."""
     random, partition = faults.random, faults.partition()
     leader, others = faults.leader(partition), faults.followers(partition)
     if leader is None or not others:
@@ -247,7 +247,7 @@ def deleted_history(faults: Faults) -> Iterator[int]:
 
 
 def last_one_standing(faults: Faults) -> Iterator[int]:
-    """All but one replica are away; then that one loses what it had not written, and comes back
+    """All replicas but one are down; then that one loses its unsynced records, and comes back
     alone."""
     random, partition = faults.random, faults.partition()
     leader, others = faults.leader(partition), faults.followers(partition)
@@ -288,4 +288,4 @@ SCENARIOS: dict[str, tuple[Story, dict[str, Any]]] = {
     "deleted_history": (deleted_history, {**_TWO, "deletes": True, "pace_ms": 1200, "loss": 0.0}),
     "last_one_standing": (last_one_standing, {**_THREE, "power_cuts": True}),
 }
-"""By name: the story, and what it needs the cluster to be like."""
+"""By name: the scenario, and the shape of the cluster that it needs."""

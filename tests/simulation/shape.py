@@ -1,4 +1,4 @@
-"""What a seed chooses of its cluster before anything happens."""
+"""The shape of a cluster, as a seed chooses it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a seed chose."""
+    """The choices of a seed."""
 
     brokers: int
     replicas: int
@@ -23,16 +23,16 @@ class Shape:
     moves: bool
     deletes: bool
     pace_ms: int
-    """How long producers wait between two sends, at most."""
+    """The longest time that a producer waits between two sends."""
     are_clocks_wrong: bool
     is_reconfigured: bool
-    """Whether `min.insync.replicas` changes; then no replica may lose data."""
+    """Whether `min.insync.replicas` changes during the run; then no replica loses data."""
     story: str
-    """Of `scenarios.py`; empty for none."""
+    """A scenario of `scenarios.py`; empty for none."""
 
 
 def shape_of(random: Random, needs: Mapping[str, Mapping[str, Any]]) -> Shape:
-    """`needs`: by story, what it needs the cluster to be like."""
+    """Choose a shape. `needs` has, by scenario, the shape that it needs."""
     brokers = random.choice((2, 3, 3, 3, 4))
     replicas = min(brokers, random.choice((1, 2, 3, 3, 3)))
     min_isr = random.randint(1, max(1, replicas - random.choice((0, 1, 1))))

@@ -1,7 +1,7 @@
-"""A whole cluster for one seed: chance chooses its shape, its story, its faults and its clients.
+"""A whole cluster for one seed, which chooses its shape, scenario, faults and clients.
 
-First a time of faults, then everything heals, and then the cluster must come to rest: every
-partition led, every replica in sync, nothing lost, and nothing more to be done.
+Faults happen for a while, then everything heals, and then the cluster must come to rest: every
+partition has a leader, every replica is in sync, nothing is lost, and nothing is left to do.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Simulation:
         world.tell(f"{self.shape}")
         self.brokers: dict[int, SimBroker] = {}
         self.checker = Checker(self.shape, self.brokers)
-        self.coordinator = ZooKeeperServer(world)
+        self.zookeeper = ZooKeeperServer(world)
         self._make_brokers()
         self._make_clients()
         self.faults = Faults(self)
-        self.coordinator.on_written = self._written
+        self.zookeeper.on_written = self._written
 
     def _make_brokers(self) -> None:
         shape, random = self.shape, self.world.random
@@ -92,14 +92,14 @@ class Simulation:
             self.clients.append(Deleter(world, "deleter", names, self.checker, partitions))
 
     def _written(self, request: Any, owner: str) -> None:
-        """Let the checker see every decision in the moment that it is written."""
+        """Pass every decision to the checker when it is written to ZooKeeper."""
         for operation in getattr(request, "operations", ()):
             path = getattr(operation, "path", "")
             if path == "/controller":
                 self.checker.controller = owner
                 self.world.tell(f"{owner} is elected")
                 continue
-            node = self.coordinator.tree.node(path)
+            node = self.zookeeper.tree.node(path)
             if node is None:
                 continue
             if path.startswith("/brokers/ids/"):
@@ -114,11 +114,11 @@ class Simulation:
     # -- the run ---------------------------------------------------------------------------
 
     def run(self) -> None:
-        world, coordinator = self.world, self.coordinator
-        coordinator.write(OpenSession(_ROOT_SESSION, _ROOT_SESSION), _ROOT_SESSION)
+        world, zookeeper = self.world, self.zookeeper
+        zookeeper.write(OpenSession(_ROOT_SESSION, _ROOT_SESSION), _ROOT_SESSION)
         roots = [Create(path) for path in _ROOTS] + [Create("/controller_epoch", b"0")]
-        coordinator.write(Multi(tuple(roots)), _ROOT_SESSION)
-        coordinator.start()
+        zookeeper.write(Multi(tuple(roots)), _ROOT_SESSION)
+        zookeeper.start()
         for broker in self.brokers.values():
             world.at(world.random.randint(0, 300), broker.start)
         for client in self.clients:
@@ -146,7 +146,7 @@ class Simulation:
     def _heal(self) -> None:
         self.world.tell(f"everything heals; {self.world.network.lost} messages were lost")
         self.world.network.heal()
-        self.faults.start(self.coordinator)
+        self.faults.start(self.zookeeper)
         for broker in self.brokers.values():
             broker.has_retention = False
             self.faults.mend_disk(broker)
@@ -156,8 +156,8 @@ class Simulation:
             client.is_stopping = isinstance(client, Deleter)
 
     def _rest(self) -> None:
-        """Run until all is well and nothing changes any more.  L2: every producer is served by
-        every partition meanwhile, and every consumer reads to the end."""
+        """Run until the cluster is healthy and nothing changes any more.  L2: meanwhile every
+        partition serves every producer, and every consumer reads to the end."""
         deadline_ms = FAULTS_MS + REST_MS
         self._run_until(self._is_served, deadline_ms)
         for producer in self.producers:
@@ -169,7 +169,7 @@ class Simulation:
             raise Violated("L2 a consumer does not get to the end")
 
     def _settle(self, deadline_ms: int) -> None:
-        """Run until nothing is decided any more; what was under way may bring a decision or two."""
+        """Run until the controller decides nothing more; events in flight may cause a decision."""
         while True:
             self._run_until(self._is_quiet, deadline_ms)
             before = self._epochs()
@@ -195,7 +195,7 @@ class Simulation:
         return all(served) and self._is_quiet()
 
     def _is_quiet(self) -> bool:
-        """Whether all that should be done has been done."""
+        """Return whether nothing is left to do."""
         if not self.faults.is_whole() or any(broker.is_leaving for broker in self.brokers.values()):
             return False
         states = [truth.state for truth in self.checker.truths.values()]
@@ -219,17 +219,17 @@ class Simulation:
 
 
 class Ran(NamedTuple):
-    """What is worth knowing of a run in which nothing was violated."""
+    """The outcome of a run without violations."""
 
     events: int
     virtual_ms: int
     digest: str
     happened: list[str]
-    """The kinds of blows that fell, and the story that was told."""
+    """The kinds of faults that happened, and the scenario."""
 
 
 def run(seed: int) -> Ran:
-    """Run a seed; raise what it violates, with the history that led to it."""
+    """Run a seed; raise a violation together with the history that led to it."""
     simulation = Simulation(seed)
     world = simulation.world
     try:

@@ -1,8 +1,8 @@
 """Clusters under faults, on virtual time.
 
-`make simulation` runs the seeds of the commit, and switches old mistakes of others back in to prove
-that they are found; `make sim SEEDS=2000` runs as many new ones; `make sim SEED=8123` replays one
-and prints its whole history.
+`make simulation` runs the seeds of the commit, and switches old bugs back in to prove that the
+simulator finds them.  `make sim SEEDS=2000` runs that many new seeds.  `make sim SEED=8123` replays
+one seed and prints its whole history.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ MOST_SEEDS = 2000
 ONCE_FAILED = {
     971468315418: "a follower believed a high-watermark checkpoint from before a truncation",
 }
-"""Seeds that found a mistake of ours, and the mistake."""
+"""Seeds that found a bug of ours, and the bug."""
 
 
 @contextmanager
 def workers() -> Iterator[ProcessPoolExecutor]:
-    """New processes, so that nothing of this one can have a say in a run."""
+    """Yield a pool of new processes, so that the state of this one cannot influence a run."""
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
         try:
             yield pool
@@ -73,7 +73,7 @@ def test_a_seed_that_once_failed_passes(seed: int) -> None:
 def test_a_follower_that_loses_committed_records_for_no_reason_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Too rare a mistake for a random search, so the seed that found it is given."""
+    """The bug is too rare for a random search, so the test runs the seed that found it."""
     monkeypatch.setattr(SimLog, "_lower_checkpoint", lambda _self: None)
     with pytest.raises(AssertionError, match=r"committed records of .* with no recovery"):
         run(971468315418)

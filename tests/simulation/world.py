@@ -1,12 +1,12 @@
 """Virtual time, processes that can stop and die, and a network between them.
 
 Everything that happens is a call on a heap, ordered by virtual time and then by a serial number.
-All chance comes from one seeded Random, nothing here iterates over a set, and no thread exists:
+All randomness comes from one seeded Random, nothing here iterates over a set, and no thread exists:
 equal seeds give equal histories, also in other processes.
 
-A process lives in incarnations.  What was scheduled for a dead one never happens.  What comes due
-while a process is paused happens when it goes on, as it does to a real one that was stopped.  Each
-has its own clock, which may be wrong, run fast or slow, and jump.
+Each start of a process is an incarnation.  Calls scheduled for a dead incarnation never happen.
+Calls that come due while a process is paused happen when it resumes, as in a real process that was
+stopped.  Each process has a clock, which may be wrong, run fast or slow, and jump.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from random import Random
 from typing import Any
 
 Reply = Callable[[Any], None]
-"""Called with the answer, or with None if there was none in time."""
+"""Called with the response, or with None after a timeout."""
 
 _TRACE = 400
 
 
 class World:
-    """The clock, the dice and the story so far."""
+    """The clock, the random generator and the history."""
 
     def __init__(self, seed: int, told: Callable[[str], None] | None = None) -> None:
         self.seed = seed
@@ -61,14 +61,14 @@ class World:
             self._told(line)
 
     def digest(self) -> str:
-        """Of everything that was told and of every throw of the dice; equal for equal seeds."""
+        """Return a digest of the history and of all random choices; equal for equal seeds."""
         end = self._digest.copy()
         end.update(repr((self.events, self.random.getstate())).encode())
         return end.hexdigest()
 
 
 class Process:
-    """Something that runs, and may not."""
+    """A process that can crash, pause and restart."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -77,12 +77,12 @@ class Process:
         self.is_paused = False
         self.lives = 0
         self.clock_percent = 100
-        """How fast its clock runs, and its timers with it."""
+        """The rate of its clock and of its timers."""
         self.clock_offset_ms = 0
         self._missed: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         world.processes[name] = self
 
-    # -- what a subclass says
+    # -- for subclasses
 
     def begin(self) -> None:
         """A new incarnation starts, with nothing in memory."""
@@ -93,7 +93,7 @@ class Process:
     def told(self, sender: str, message: Any) -> None:
         """A message that wants no answer has arrived."""
 
-    # -- life
+    # -- start and stop
 
     def start(self) -> None:
         assert not self.is_up
@@ -119,10 +119,10 @@ class Process:
         for function, arguments in missed:
             self.world.at(0, self._do, self.lives, function, arguments)
 
-    # -- what it can do
+    # -- time and messages
 
     def clock_ms(self) -> int:
-        """What time it is, as far as this process knows."""
+        """Return the time by the clock of this process."""
         return self.world.now_ms * self.clock_percent // 100 + self.clock_offset_ms
 
     def after(self, delay_ms: int, function: Callable[..., None], *arguments: Any) -> None:
@@ -142,7 +142,7 @@ class Process:
         function(*arguments)
 
     def tell(self, receiver: str, message: Any) -> None:
-        """Send a message.  It may get lost."""
+        """Send a message, which may get lost."""
         connection = self.world.network.connection(self.name, receiver, "")
         self.world.network.carry(connection, self.name, receiver, self._deliver, receiver, message)
 
@@ -159,7 +159,7 @@ class Process:
 
 
 class _Asked:
-    """A request under way, and its answer."""
+    """A request in flight, and its response."""
 
     __slots__ = (
         "_asker",
@@ -209,20 +209,20 @@ class _Asked:
 
 
 class Connection:
-    """Keeps what it carries in order, in each direction."""
+    """A connection: messages arrive in order, in each direction."""
 
     __slots__ = ("last_ms",)
 
     def __init__(self) -> None:
         self.last_ms: dict[str, int] = {}
-        """By sender: when the newest message arrives."""
+        """By sender: the arrival time of the newest message."""
 
 
 class Network:
     """Carries calls from one process to another: in order per connection, late, or not at all.
 
-    A process that gave up waiting continues over a new connection, and what is in flight on the old
-    one may arrive after what was sent later.
+    A process that gave up waiting continues over a new connection, and messages in flight on the
+    old one may arrive after later ones.
     """
 
     def __init__(self, world: World) -> None:
@@ -232,7 +232,7 @@ class Network:
         self._connections: dict[tuple[str, str, str], Connection] = {}
         self.loss = 0.0
         self.lost = 0
-        """How many messages, since the beginning."""
+        """The number of messages since the start."""
 
     def connection(self, sender: str, receiver: str, lane: str) -> Connection:
         found = self._connections.get((sender, receiver, lane))
@@ -254,7 +254,7 @@ class Network:
         if way in self._cut or (self.loss and world.random.random() < self.loss):
             self.lost += 1
             return
-        # Rounded down from what a network does: mostly at once, sometimes not.
+        # A simple model of a network: mostly fast, sometimes slow.
         delay_ms = 1 + int(-2.0 * log(1.0 - world.random.random())) + self._slow.get(way, 0)
         arrival_ms = max(world.now_ms + delay_ms, connection.last_ms.get(sender, 0))
         connection.last_ms[sender] = arrival_ms
@@ -267,7 +267,7 @@ class Network:
             function(*arguments)
 
     def cut(self, sender: str, receiver: str) -> None:
-        """Nothing passes in this direction any more, not even what is under way."""
+        """Cut this direction, also for messages in flight."""
         self._cut[sender, receiver] = None
 
     def mend(self, sender: str, receiver: str) -> None:

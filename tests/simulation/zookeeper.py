@@ -1,9 +1,9 @@
-"""The coordinator of a simulated cluster: the real tree, with sessions, on the simulated network.
+"""ZooKeeper of a simulated cluster: the real znode tree, with sessions, on the simulated network.
 
-It is the same machine that the embedded coordinator serves; only the wire is missing.  A client
-(`TreeClient`, inside a broker) knows what a real client knows: a call that got no answer may have
-happened; a watch may have been lost; and after its session's timeout without an answer it must
-take itself for dead.
+It is the state machine of the embedded ZooKeeper, without the wire protocol.  A client
+(`TreeClient`, inside a broker) knows as much as a real client: a call without a response may have
+happened, a watch may have been lost, and after its session timeout without a response it must
+assume that its session has expired.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hightide.zookeeper.errors import NoNode, SessionLost, ZooKeeperError
 from hightide.zookeeper.operation import CloseSession, Multi, OpenSession, Operation
 from hightide.zookeeper.session import Leases
 from hightide.zookeeper.tree import Tree
 from hightide.zookeeper.watch import WatchEvent
+from hightide.zookeeper.zookeeper_errors import NoNode, SessionLost, ZooKeeperError
 from tests.simulation.world import Process, World
 
-NAME = "coordinator"
+NAME = "zookeeper"
 TICK_MS = 200
 TIMEOUT_MS = 2000
 CALL_MS = 900
@@ -42,7 +42,7 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Data and Stat of a path, or None; and its children, if they are asked for."""
+    """Read data and Stat of a path, or None, and its children on request."""
 
     session_id: int
     path: str
@@ -57,17 +57,17 @@ class Write:
 
 
 class ZooKeeperServer(Process):
-    """One durable tree; a restart gives every session its full time again."""
+    """A server with a durable tree; a restart gives every session its full timeout again."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world, NAME)
         self.tree = Tree()
         self._owners: dict[int, str] = {}
         self._last_session = 0
-        # Events per session: who has heard of fewer lost some, as with a broken connection.
+        # Events per session: a client that has seen fewer lost some, as with a broken connection.
         self._sent: dict[int, int] = {}
         self.on_written: Callable[[Any, str], None] = lambda _request, _owner: None
-        """Called after everything that was done, with whose it was."""
+        """Called after every write, with the name of the writer."""
 
     def begin(self) -> None:
         self._leases = Leases(TICK_MS, self.world.now_ms)
@@ -86,7 +86,7 @@ class ZooKeeperServer(Process):
         self.write(CloseSession(), session_id)
 
     def expire(self, owner: str) -> None:
-        """End the sessions of a process, though it is alive and has been heard."""
+        """Expire the sessions of a process, although it is alive and connected."""
         for session_id in [
             session for session in self.tree.sessions if self._owners.get(session) == owner
         ]:
@@ -161,7 +161,7 @@ class TreeClient:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether others may have seen this session end."""
+        """Return whether the session may have expired for others."""
         return self._owner.clock_ms() - self._heard_ms > TIMEOUT_MS
 
     def close(self) -> None:
@@ -175,13 +175,13 @@ class TreeClient:
         *,
         children: bool = False,
     ) -> None:
-        """Data and Stat, names of children, NoNode, or None when the coordinator is away."""
+        """Return data and Stat, names of children, NoNode, or None if ZooKeeper is unreachable."""
         if watch is not None:
             self._watches[path, children] = watch
         self._ask(Read(self.session_id, path, watch is not None, children), reply)
 
     def write(self, operations: Sequence[Operation], reply: Callable[[Any], None]) -> None:
-        """The results, a refusal (MultiFailed, SessionLost), or None: it may have happened."""
+        """Return the results, an error (MultiFailed, SessionLost), or None if unknown."""
         self._ask(Write(self.session_id, tuple(operations)), reply)
 
     def happened(self, session_id: int, event: WatchEvent) -> None:
@@ -205,7 +205,7 @@ class TreeClient:
                 self._open()
             else:
                 self._heard_ms = max(self._heard_ms, asked_ms)
-                # A server that died has broken the connection, and watches with it.
+                # A server that died broke the connection, and lost the watches.
                 lives = self._owner.world.processes[NAME].lives
                 if not self._is_connected or lives != self._lives:
                     self._lives = lives
@@ -256,5 +256,5 @@ class TreeClient:
 
 
 def failed(answer: Any) -> bool:
-    """Whether a call has no result: refused, or unknown."""
+    """Return whether a call has no result: refused, or unknown."""
     return answer is None or isinstance(answer, ZooKeeperError)

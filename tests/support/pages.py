@@ -30,11 +30,11 @@ def statements() -> list[Statement]:
 
 
 def shell_blocks(page: Path) -> list[str]:
-    """The blocks of a page that are marked as `sh`."""
+    """Return the blocks of a page that are marked as `sh`."""
     return re.findall(r"(?ms)^```sh\n(.*?)^```", page.read_text("utf-8"))
 
 
 def commands(block: str) -> list[str]:
-    """The lines of a block without their comments."""
+    """Return the lines of a block without their comments."""
     lines = (re.sub(r"\s+#.*", "", line).strip() for line in block.splitlines())
     return [line for line in lines if line]

@@ -31,7 +31,7 @@ def checkout_environment() -> dict[str, str]:
 
 @contextmanager
 def default_interrupt() -> Iterator[None]:
-    """Children that are started inside get the default disposition of SIGINT.
+    """Give children that are started inside the default disposition of SIGINT.
 
     Python sets a signal that has a handler back to its default in a new program.  This is called
     from the main thread only, as `signal.signal` requires.
@@ -55,7 +55,7 @@ def start(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
 
 @contextmanager
 def hightide(*arguments: str, bootstrap: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A running `hightide …` command with pipes for its output; killed at the end if it runs."""
+    """Run a `hightide …` command with pipes for its output; kill it at the end if it still runs."""
     child = start(
         [sys.executable, "-m", "hightide", *arguments],
         env={**environment(), "HIGHTIDE_BOOTSTRAP": bootstrap},

@@ -1,7 +1,7 @@
 """The first seed of a random run.
 
-`make test` takes its seeds from the commit: one commit always finds the same, everywhere, and a new
-commit tries other seeds.  `make sim` and other long runs draw new ones.
+`make test` takes its seeds from the commit: one commit always runs the same seeds, everywhere, and
+a new commit runs others.  `make sim` and other long runs draw new seeds.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The second speed of the simulator: the shipped broker, on virtual time.
+"""The slower simulator: the shipped broker, on virtual time.
 
-Nothing of the broker is replaced but what is around it: the event loop (`loop`), the network
-(`network`), the disk (`disk`) and the coordinator (`coordination`).
+Only the environment of the broker is replaced: the event loop (`loop`), the network (`network`),
+the disk (`disk`) and ZooKeeper (`zookeeper`).
 """

@@ -1,7 +1,7 @@
 """Producers, consumers and an administrator, with the shipped connection and real bytes.
 
-Each is a process.  They know what real clients know, and note in the history what they sent, were
-told and read.
+Each is a process.  They know as much as real clients, and record in the history what they sent, got
+as responses, and read.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ CALL_MS = 1500
 
 
 class Client(Process):
-    """Finds its way to leaders and to the controller by asking any broker."""
+    """Finds leaders and the controller by a Metadata request to any broker."""
 
     def __init__(self, world: World, name: str, brokers: dict[int, tuple[str, int]]) -> None:
         super().__init__(world, name)
         self._brokers = brokers
         self._call_ms = world.random.choice((CALL_MS, CALL_MS, 3 * CALL_MS))
         self.pause_s = 0.3
-        """The longest that it rests between two things."""
+        """The longest pause between two requests."""
         self.is_stopping = False
 
     def begin(self) -> None:
@@ -73,7 +73,7 @@ class Client(Process):
         self.start(self.main)
 
     async def main(self) -> None:
-        """What the client does all its life."""
+        """Run the client until its process ends."""
 
     @property
     def random(self) -> Any:
@@ -85,7 +85,7 @@ class Client(Process):
     async def ask(
         self, broker_id: int, request: Any, version: int | None = None, wait_ms: int = 0
     ) -> Any:
-        """An answer, or ConnectionFailed."""
+        """Return the response, or raise ConnectionFailed."""
         connection = self._connections.get(broker_id)
         try:
             if connection is None or not connection.is_open():
@@ -123,13 +123,13 @@ class Client(Process):
                     )
 
     def _found(self, partition: Partition, leader: int, epoch: int) -> None:
-        # As other clients do: who has been cut off may take itself for the leader still.
+        # As other clients do: a broker that is cut off may still believe that it is the leader.
         if epoch >= self._epochs.get(partition, -1):
             self._epochs[partition] = epoch
             self._leaders[partition] = leader
 
     async def leader(self, partition: Partition) -> int:
-        """Who leads it, sooner or later."""
+        """Wait until the leader is known, and return it."""
         while True:
             if self._leaders.get(partition, NO_BROKER) != NO_BROKER:
                 return self._leaders[partition]
@@ -147,8 +147,8 @@ class Client(Process):
 class Producer(Client):
     """Sends one batch after the other to each partition.
 
-    An idempotent one sends a batch again until it is told what became of it.  Another goes on with
-    the next: what got no clear answer may be there or not.
+    An idempotent producer sends a batch again until it gets a clear response.  Another continues
+    with the next batch: one without a clear response may be in the log or not.
     """
 
     def __init__(
@@ -173,12 +173,12 @@ class Producer(Client):
     async def main(self) -> None:
         async with asyncio.TaskGroup() as group:
             for partition in self._partitions:
-                # Where order does not matter, several are under way at a time.
+                # Where order does not matter, several batches are in flight at a time.
                 for _ in range(1 if self._writer.is_idempotent else 2):
                     group.create_task(self._produce(partition))
 
     async def _take_id(self) -> tuple[int, int]:
-        """A producer id and its epoch."""
+        """Get a producer id and its epoch."""
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
         while True:
             await self.rest(0.2)
@@ -207,7 +207,7 @@ class Producer(Client):
     async def _settle(
         self, partition: Partition, sends: list[Send], sequence: int, identity: tuple[int, int]
     ) -> bool:
-        """Send them, and again if need be; whether the next ones may follow them."""
+        """Send the records, again if necessary; return whether the next ones may follow."""
         while True:
             code, offset = await self._try(partition, sends, sequence, identity)
             if code == ErrorCode.NONE:
@@ -220,7 +220,7 @@ class Producer(Client):
                     self._history.failed(send, code)
                 return True
             if code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-                # It was written, and so many others since that its offset is unknown.
+                # It was written, and too many others since, so its offset is unknown.
                 for send in sends:
                     self._history.acked(send)
                 return True
@@ -230,7 +230,7 @@ class Producer(Client):
             await self.rest(0.1)
 
     def _broke_off(self, partition: Partition, sends: list[Send], code: int) -> None:
-        """Its records are not in one piece any more; only losses that were allowed explain that."""
+        """The producer's records have a gap, which only an allowed loss explains."""
         if not self._checker.truth(partition).is_lossy:
             raise Violated(f"{self.name} {partition} {sends[0].value!r}: {ErrorCode(code)!r}")
         for send in sends:
@@ -249,7 +249,7 @@ class Producer(Client):
     async def _try(
         self, partition: Partition, sends: list[Send], sequence: int, identity: tuple[int, int]
     ) -> tuple[int, int]:
-        """Error code and offset."""
+        """Return the error code and the offset."""
         leader = await self.leader(partition)
         records = [
             batch.Record(nth, self.now_ms(), None, send.value, ()) for nth, send in enumerate(sends)
@@ -322,7 +322,7 @@ class Consumer(Client):
                 offset = 0
 
     async def _fetch(self, broker_id: int, offset: int) -> list[Entry] | None:
-        """Records from an offset on; None if there is no such offset any more."""
+        """Return records from an offset on; None if the offset is out of range."""
         topic, index = self._partition
         request = FetchRequest(
             max_wait_ms=self.random.choice((0, 100, 500)),
@@ -359,7 +359,7 @@ class Consumer(Client):
 
 
 class Admin(Client):
-    """Does what it is told, again and again until it is done or hopeless."""
+    """An administrator that retries a request until it succeeds or cannot succeed."""
 
     def __init__(self, world: World, name: str, brokers: dict[int, tuple[str, int]]) -> None:
         super().__init__(world, name, brokers)
@@ -420,7 +420,7 @@ class Admin(Client):
             await self.rest(0.5)
 
     async def _code(self, topic: str, request: Any, code_of: Callable[[Any], int]) -> int:
-        """What the controller makes of a request, which it may have carried out before."""
+        """Return the controller's response to a request, which it may have executed before."""
         answer = await self._ask_controller(topic, request)
         code = code_of(answer)
         self.world.tell(f"{type(request).__name__} {topic}: {code}")
@@ -429,7 +429,7 @@ class Admin(Client):
         return code
 
     async def toggle(self, topic: str) -> None:
-        """Create a topic, or delete it if it is there."""
+        """Create a topic, or delete it if it exists."""
         made = CreatableTopic(
             name=topic, num_partitions=2, replication_factor=2, assignments=[], configs=[]
         )
@@ -441,14 +441,14 @@ class Admin(Client):
             await self._code(topic, delete, lambda answer: answer.responses[0].error_code)
 
     async def elect(self, partition: Partition) -> None:
-        """Let the preferred replica lead."""
+        """Elect the preferred replica."""
         topic, index = partition
         which = [TopicPartitions(topic=topic, partitions=[index])]
         request = ElectLeadersRequest(topic_partitions=which, timeout_ms=500)
         await self._code(topic, request, lambda answer: answer.error_code)
 
     async def delete_records(self, partition: Partition, offset: int) -> None:
-        """Let the log begin at an offset."""
+        """Delete the records before an offset."""
         topic, index = partition
         which = DeleteRecordsPartition(partition_index=index, offset=offset)
         request = DeleteRecordsRequest(
@@ -466,7 +466,7 @@ class Admin(Client):
                 )
 
     async def resign(self) -> None:
-        """Let another broker be the controller."""
+        """Make the controller resign."""
         await self.refresh_quietly("t")
         if self._controller != NO_BROKER:
             with contextlib.suppress(ConnectionFailed):

@@ -1,8 +1,8 @@
 """Copiers: members of a group that read one topic and write another, exactly once.
 
 Each read, the records written for it, and the position behind it are one transaction.  A copier
-whose transaction fails begins a new life: it takes the next epoch of its producer, which ends
-whatever it had begun, joins its group again and goes on from what is committed.
+whose transaction fails starts again: it takes the next producer epoch, which ends its open
+transaction, joins its group again and continues from the committed offsets.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ AGAIN = frozenset(
         ErrorCode.NETWORK_EXCEPTION,
     }
 )
-"""A client asks again when it is told one of these."""
+"""Errors after which a client sends its request again."""
 
 
 class GiveUp(Exception):
-    """This life of a copier has come to its end."""
+    """The copier must start again, with a new producer epoch."""
 
 
 class Unsure(GiveUp):
@@ -79,14 +79,14 @@ class Rejoin(Exception):
 
 
 class Groups:
-    """What members were told: who owned what in which generation."""
+    """The assignments that members got: the owner of each partition, by generation."""
 
     def __init__(self) -> None:
         self.newest = -1
         self._owners: dict[tuple[int, Partition], str] = {}
 
     def shared_out(self, asked_at: int, generation: int, member: str, share: list[int]) -> None:
-        """A member that asked when `asked_at` was the newest generation has got its share."""
+        """Record the assignment of a member that joined when `asked_at` was newest."""
         if generation < asked_at:
             raise Violated(f"I20 {member} is in generation {generation} after {asked_at}")
         for index in share:
@@ -104,7 +104,7 @@ class Coordinated(Client):
         super().begin()
 
     async def ask_coordinator(self, kind: int, key: str, request: Any, wait_ms: int = 0) -> Any:
-        """Its answer, or ConnectionFailed.  Who coordinates is looked up when it is not known."""
+        """Return the coordinator's response, or raise ConnectionFailed."""
         broker_id = self._coordinators.get((kind, key), NO_BROKER)
         if broker_id == NO_BROKER:
             find = FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
@@ -125,7 +125,7 @@ class Coordinated(Client):
     async def fetch(
         self, partition: Partition, offset: int, max_bytes: int
     ) -> tuple[Any, bytes] | None:
-        """What a reader of committed records is given."""
+        """Return the records that a read_committed consumer gets."""
         leader = await self.leader(partition)
         topic, index = partition
         wanted = FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=max_bytes)
@@ -147,7 +147,7 @@ class Coordinated(Client):
 
 @dataclass(slots=True)
 class Life:
-    """A producer's epoch, and what it does in it."""
+    """A producer in one epoch."""
 
     producer_id: int
     epoch: int
@@ -155,7 +155,7 @@ class Life:
 
 
 class Copier(Coordinated):
-    """Copies as long as it lives."""
+    """Copies until its process ends."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class Copier(Coordinated):
         self._timeout_ms = world.random.choice((1500, 4000, 8000))
         self.commits = 0
         self.hurries = False
-        """Whether it takes no rest, and changes its mind about nothing."""
+        """Whether it copies without pauses and without voluntary aborts."""
 
     async def main(self) -> None:
         while True:
@@ -208,10 +208,10 @@ class Copier(Coordinated):
         return Life(answer.producer_id, answer.producer_epoch)
 
     async def _insist(self, kind: int, key: str, request: Any, tries: int = TRIES) -> Any:
-        """Ask until there is an answer that is no excuse.
+        """Send a request until the response is final.
 
-        After no answer at all a producer does not repeat what it asked: the first copy may come
-        late, and would be taken for a part of the next transaction.
+        After no response at all, a producer does not repeat its request: the first copy may arrive
+        late, and would count as a part of the next transaction.
         """
         for _ in range(tries):
             answer = await self.ask_coordinator(kind, key, request)
@@ -225,7 +225,7 @@ class Copier(Coordinated):
         raise GiveUp(f"{type(request).__name__}: no use")
 
     async def _positions(self, member: Any) -> dict[int, int]:
-        """Where the group goes on, in the partitions that are this member's."""
+        """Return the group's committed offsets of this member's partitions."""
         topics = [OffsetFetchRequestTopics(name=self._source, partition_indexes=member.share)]
         group = OffsetFetchRequestGroup(
             group_id=GROUP,
@@ -250,7 +250,7 @@ class Copier(Coordinated):
         raise GiveUp("its offsets are not stable")
 
     async def _copy_from_one(self, life: Life, member: Any, positions: dict[int, int]) -> bool:
-        """Copy from one of the partitions; in a hurry from one that has something."""
+        """Copy from one of the partitions; without pauses, from one that has records."""
         indexes = self.random.sample(list(positions), len(positions))
         for index in indexes if self.hurries else indexes[:1]:
             if await self._copy_some(life, member, index, positions):
@@ -260,7 +260,7 @@ class Copier(Coordinated):
     async def _copy_some(
         self, life: Life, member: Any, index: int, positions: dict[int, int]
     ) -> bool:
-        """Copy some records in a transaction; whether there were any."""
+        """Copy some records in a transaction; return whether there were any."""
         source = (self._source, index)
         max_bytes = 4000 if self.hurries else self.random.choice((1, 400, 4000))
         got = await self.fetch(source, positions[index], max_bytes)
@@ -271,7 +271,7 @@ class Copier(Coordinated):
         try:
             await self._produce(life, index, [value for _, value in values])
         except Unsure:
-            # Copies of its records may still be on their way when this transaction is over.
+            # Duplicates of its records may still be in flight when this transaction has ended.
             await self._end_transaction(life, is_commit=False)
             raise
         await self._insist(
@@ -391,7 +391,7 @@ class Copier(Coordinated):
 
 
 class Reader(Coordinated):
-    """Reads what is committed of the copies, and compares it with what was copied."""
+    """Reads the committed copies, and compares them with the source."""
 
     def __init__(
         self,
@@ -405,7 +405,7 @@ class Reader(Coordinated):
         self._checker = checker
         self._source = source
         self.seen = 0
-        """How many records of the source it has seen copies of."""
+        """Return how many records of the source have been copied."""
 
     async def main(self) -> None:
         offset, aborted = 0, dict[int, None]()
@@ -449,7 +449,7 @@ class Reader(Coordinated):
 
 
 def _values(data: bytes, offset: int) -> list[tuple[int, bytes]]:
-    """Offsets and values from an offset on."""
+    """Return offsets and values from an offset on."""
     return [
         (record.offset, record.value or b"")
         for at, _ in batch.batches(data)
@@ -459,7 +459,7 @@ def _values(data: bytes, offset: int) -> list[tuple[int, bytes]]:
 
 
 async def beat(copier: Copier, request: Any) -> int:
-    """Tell the coordinator that a member is there; what it says."""
+    """Send a heartbeat of a member; return the error code."""
     try:
         answer = await copier.ask_coordinator(GROUP_KIND, GROUP, request)
     except ConnectionFailed:

@@ -1,9 +1,8 @@
-"""The disk of a simulated machine: the one that the log's own tests cut the power of.
+"""The disk of a simulated machine, based on the disk of the crash tests of the log.
 
-A process that dies leaves it as it is, bytes that were never synced included, so that they can
-still be lost when the power goes later.  `fail_in(n)` cuts the power in the middle of what the
-broker does to the disk, after so many more steps; the machine is told at once, since nothing of
-that life may happen any more.  Some reads must be waited for, as a page cache has it.
+A process that dies leaves the disk as it is, with its unsynced bytes, which a later power cut can
+still lose.  `fail_in(n)` cuts the power after n more disk operations; it notifies the machine at
+once, since the broker must not run on.  Some reads must wait, as for data outside the page cache.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class SimDisk(CrashDisk):  # type: ignore[misc]
         return file
 
     def after_power_cut(self) -> SimDisk:
-        """The disk as the next life finds it; this one is no use any more."""
+        """Return the disk as the next process finds it; this object is unusable afterwards."""
         found = SimDisk(self.random, self.name, self._on_cut)
         found.root = self.after_crash().root
         for file in _files(found.root):

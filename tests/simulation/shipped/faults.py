@@ -1,4 +1,4 @@
-"""What goes wrong in a simulated cluster, when, and how it ends."""
+"""The faults of a simulated cluster: which, when, and how they heal."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _FAULTS = (
     *("kill", "kill", "kill_all", "power", "power", "power_all", "power_in_between"),
     *("leave", "leave", "pause", "disk", "skew"),
     *("cut", "cut", "cut_one_way", "island", "slow", "reset", "heal", "heal"),
-    *("coordinator", "coordinator_pause", "move", "elect", "resign", "topic", "delete_records"),
+    *("zookeeper", "zookeeper_pause", "move", "elect", "resign", "topic", "delete_records"),
 )
 
 
 class Faults:
-    """Chooses one after the other until it is time to heal."""
+    """Injects one fault after the other until it is time to heal."""
 
     def __init__(self, cluster: Simulation, until: float) -> None:
         self._cluster = cluster
@@ -31,7 +31,7 @@ class Faults:
         self._random = cluster.world.random
         self._network = cluster.network
         self._machines = cluster.machines
-        self._coordinator = cluster.coordinator
+        self._zookeeper = cluster.zookeeper
         self._until = until
         for machine in self._machines.values():
             machine.on_exit = partial(self._later, machine)
@@ -59,7 +59,7 @@ class Faults:
         self._world.at(self._random.choice((0.02, 0.1, 0.3, 0.8, 2.0)), self._next)
 
     def _victim(self) -> Machine:
-        """Any machine; leaders are hit more often."""
+        """Return a random machine; leaders are more likely."""
         leaders = [
             truth.state.leader
             for truth in self._cluster.checker.truths.values()
@@ -94,7 +94,7 @@ class Faults:
                 machine.skew_ms = random.choice((0, -5000, 300, 60_000))
 
     def _lost_power(self, machine: Machine) -> None:
-        # What is forced to disk before it is answered survives.
+        # Records that are synced before their acknowledgement survive.
         if not self._cluster.shape.flushes:
             self._cluster.checker.lost[machine.broker_id] = None
         self._later(machine)
@@ -119,7 +119,7 @@ class Faults:
 
     def _disconnect(self, fault: str, machine: Machine) -> None:
         random, network, tell = self._random, self._network, self._world.tell
-        peers = [*(peer.name for peer in self._machines.values()), self._coordinator.name]
+        peers = [*(peer.name for peer in self._machines.values()), self._zookeeper.name]
         peers.remove(machine.name)
         other = random.choice(peers)
         match fault:
@@ -149,18 +149,18 @@ class Faults:
                 network.heal()
                 network.loss = self._cluster.shape.loss
 
-    # -- the coordinator, and what people do -----------------------------------------------
+    # -- ZooKeeper and administrators ------------------------------------------------------
 
     def _disturb(self, fault: str) -> None:
-        random, coordinator, admin = self._random, self._coordinator, self._cluster.admin
+        random, zookeeper, admin = self._random, self._zookeeper, self._cluster.admin
         partitions = list(self._cluster.partitions)
         match fault:
-            case "coordinator" if coordinator.is_up:
-                coordinator.crash()
-                self._world.at(random.choice((0.05, 0.5, 2.5)), self._start_coordinator)
-            case "coordinator_pause" if coordinator.is_up and not coordinator.is_paused:
-                coordinator.pause()
-                self._world.at(random.choice((0.2, 1.0, 3.0)), self._resume_coordinator)
+            case "zookeeper" if zookeeper.is_up:
+                zookeeper.crash()
+                self._world.at(random.choice((0.05, 0.5, 2.5)), self._start_zookeeper)
+            case "zookeeper_pause" if zookeeper.is_up and not zookeeper.is_paused:
+                zookeeper.pause()
+                self._world.at(random.choice((0.2, 1.0, 3.0)), self._resume_zookeeper)
             case "move" if self._cluster.shape.moves:
                 partition = random.choice(partitions)
                 brokers = random.sample(list(self._machines), self._cluster.shape.replicas)
@@ -182,20 +182,20 @@ class Faults:
             truth.deleted_offset = offset
             admin.tell(lambda: admin.delete_records(partition, offset))
 
-    def _start_coordinator(self) -> None:
-        if not self._coordinator.is_up:
-            self._coordinator.start(self._coordinator.main)
+    def _start_zookeeper(self) -> None:
+        if not self._zookeeper.is_up:
+            self._zookeeper.start(self._zookeeper.main)
 
-    def _resume_coordinator(self) -> None:
-        if self._coordinator.is_up and self._coordinator.is_paused:
-            self._coordinator.resume()
+    def _resume_zookeeper(self) -> None:
+        if self._zookeeper.is_up and self._zookeeper.is_paused:
+            self._zookeeper.resume()
 
     def heal(self) -> None:
-        """Everything works again."""
+        """Heal every fault."""
         self._world.tell("everything heals")
         self._network.heal()
-        self._start_coordinator()
-        self._resume_coordinator()
+        self._start_zookeeper()
+        self._resume_zookeeper()
         for machine in self._machines.values():
             machine.disk.cut_at(-1)
             machine.slow_s = 0.0

@@ -1,17 +1,17 @@
-"""Virtual time for plain asyncio code: many processes, each with an event loop of its own.
+"""Virtual time for plain asyncio code: many processes, each with a separate event loop.
 
-A `World` has one clock, one queue of what is due and one seeded Random.  Each life of a `Process`
-has its own `SimLoop`; the world makes it the running loop for as long as a callback of it runs.
-So everything that asyncio code makes (tasks, timers, connections) belongs to the life that made it,
-and can be stopped, held up or dropped with it, and the code knows nothing of that.
+A `World` has one clock, one queue of due callbacks and one seeded Random.  Each start of a
+`Process` has a new `SimLoop`; the world makes it the running loop while one of its callbacks runs.
+So every task, timer and connection belongs to the loop that created it, and can be stopped, delayed
+or dropped with it, without the knowledge of the code under test.
 
-Equal seeds give equal histories, in any process.  What would break that, and is taken care of:
+Equal seeds give equal histories, in any process.  Some things would break that:
 
-* the garbage collector finds things at a moment of its own, so a run switches it off;
-* sets of tasks and futures are in the order of their hashes, so those are serial numbers here;
-* a thread runs when it likes, so what is given to one runs here, at a time that the dice choose;
-* the code of a process that died must not run again, also not its `finally`, so its tasks are kept
-  until the end of the run.
+* The garbage collector runs at any moment, so a run switches it off.
+* Sets of tasks and futures are in the order of their hashes, so the hashes are serial numbers here.
+* A thread runs at any time, so its function runs here, at a random time of the seed.
+* The code of a dead process must not run again, not even its `finally`, so its tasks are kept until
+  the end of the run.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tests.simulation.shipped.network import Network
 
-_TASKS_KEPT = 200  # before those that are done are let go of
+_TASKS_KEPT = 200  # before the finished ones are dropped
 
-# What comes due while a process is stopped happens in this order when it goes on, as a selector
-# loop has it: what was ready, what the network brought, and only then the timers.
+# Callbacks that come due while a process is paused run in this order when it resumes, as in a
+# selector loop: ready callbacks, then network events, then timers.
 READY, ARRIVED, TIMER = 0, 1, 2
 
 Context = contextvars.Context | None
 
 
 class Failed(AssertionError):
-    """Code under test let an exception pass that no one handled."""
+    """The code under test raised an exception that it did not handle."""
 
 
 class World:
-    """The clock, the dice, everything that is due, and the story so far."""
+    """The clock, the random generator, the due callbacks, and the history."""
 
     network: Network
 
@@ -56,9 +56,9 @@ class World:
         self.lives: list[SimLoop] = []
         self.story: deque[str] = deque(maxlen=story_lines)
         self.fingerprint = 0
-        """Of everything that was told or delivered; equal for equal seeds."""
+        """A digest of all events; equal for equal seeds."""
         self.after_each: Callable[[Process], None] = lambda _process: None
-        """Called after everything that a process does."""
+        """Called after every callback of a process."""
         self.failure: BaseException | None = None
         self._serials = count()
         self._ready: deque[tuple[SimLoop | None, Any, int]] = deque()
@@ -77,7 +77,7 @@ class World:
         self._ready.append((loop, handle, kind))
 
     def run(self, until: float) -> None:
-        """Let everything happen that is due until then; raise what went wrong."""
+        """Run all callbacks that are due until then; raise the first failure."""
         ready, due = self._ready, self._due
         while self.failure is None:
             if ready:
@@ -96,7 +96,7 @@ class World:
                 self.after_each(loop.process)
         raise self.failure
 
-    # -- the story -------------------------------------------------------------------------
+    # -- the history -----------------------------------------------------------------------
 
     def tell(self, text: str) -> None:
         line = f"{self.now:>11.6f} {text}"
@@ -104,7 +104,7 @@ class World:
         self.fingerprint = zlib.crc32(line.encode(), self.fingerprint)
 
     def note(self, text: str) -> None:
-        """Something worth knowing that need not be equal for equal seeds."""
+        """Add a line to the history that need not be equal for equal seeds."""
         self.story.append(f"{self.now:>11.6f} {text}")
 
     def fail(self, failure: BaseException) -> None:
@@ -112,7 +112,7 @@ class World:
             self.failure = failure
 
     def close(self) -> None:
-        """End every process, and let go of what they were doing without a word."""
+        """End every process, and drop its tasks silently."""
         self._ready.clear()
         self._due.clear()
         for loop in self.lives:
@@ -122,7 +122,7 @@ class World:
 
 
 class Process:
-    """Something that runs, stops and dies, and its clocks."""
+    """A process that runs, pauses and dies, and its clocks."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -136,7 +136,7 @@ class Process:
         self.rate = 1.0
         """How fast its monotonic clock runs."""
         self.slow_s = 0.0
-        """How much longer its threads take: a slow disk."""
+        """Extra time of its threads: a slow disk."""
         self.on_exit: Callable[[], None] = lambda: None
         """Called when `main` has returned; not after a crash."""
         world.processes[name] = self
@@ -150,7 +150,7 @@ class Process:
         return 1_700_000_000_000 + round(self.world.now * 1000) + self.skew_ms
 
     def start(self, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Begin a new life."""
+        """Start the process, with a new event loop."""
         assert self.loop is None
         self.lives += 1
         self.has_power, self.is_paused = True, False
@@ -176,7 +176,7 @@ class Process:
         self.on_exit()
 
     def crash(self, *, power: bool = False) -> None:
-        """Die in the middle of it.  Without power not even the connections are closed."""
+        """Kill the process.  Without power, not even its connections are closed."""
         self.world.tell(f"{self.name} {'loses power' if power else 'is killed'}")
         self.has_power = not power
         self._end()
@@ -226,7 +226,7 @@ class SimFuture(asyncio.Future):  # type: ignore[type-arg]
 
 
 class SimLoop(asyncio.AbstractEventLoop):
-    """The event loop of one life of a process.  It has what simulated code needs, and no more."""
+    """The event loop of a process, until it ends.  It has only the methods that brokers need."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
@@ -239,7 +239,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.world.lives.append(self)
 
     def run(self, handle: asyncio.Handle, kind: int) -> bool:
-        """Run a callback, unless this life is over or held up; whether it was run."""
+        """Run a callback unless the process is dead or paused; return whether it ran."""
         if self.is_dead or handle.cancelled():
             return False
         if self.process.is_paused:
@@ -290,10 +290,10 @@ class SimLoop(asyncio.AbstractEventLoop):
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It is passed over when it comes due."""
+        """A cancelled timer is skipped when it comes due."""
 
     def arrived(self, callback: Callable[..., object], *arguments: Any) -> None:
-        """The network has something for this process."""
+        """Run a callback for a network event."""
         if not self.is_dead:
             self.world.soon(self, asyncio.Handle(callback, arguments, self), ARRIVED)
 
@@ -314,7 +314,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *arguments: Any
     ) -> asyncio.Future[Any]:
-        """What a thread would do is done in one go, some time from now; its end is heard later."""
+        """Run the function of a thread at once, at a later time; deliver its result later still."""
         future = self.create_future()
         delay_s, news_s = self.world.random.expovariate(2000), self.world.random.expovariate(2000)
 
@@ -352,7 +352,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     ) -> Any:
         return self.world.network.serve(self, protocol_factory, sock)
 
-    # -- what asyncio asks of a loop -------------------------------------------------------
+    # -- other methods of a loop -----------------------------------------------------------
 
     def get_debug(self) -> bool:
         return False
@@ -364,7 +364,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         return self.is_dead
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Nothing may go wrong unnoticed in a process that lives."""
+        """Fail the run: no error of a live process goes unnoticed."""
         if self.is_dead:
             return
         error = context.get("exception")
@@ -392,8 +392,8 @@ def _close(coroutine: Any) -> None:
         try:
             coroutine.close()
         except RuntimeError:
-            continue  # it waits for something on its way out; it will not come
-        except BaseException:  # its process is dead: whatever it says now means nothing
+            continue  # its `finally` awaits something that never comes
+        except BaseException:  # its process is dead, so its errors mean nothing
             return
         else:
             return

@@ -16,7 +16,7 @@ from hightide.log.disk import Disk
 from hightide.settings import Broker as Settings
 from hightide.wire.errors import Corrupt, KafkaError
 from hightide.zookeeper.client import SessionKey
-from hightide.zookeeper.errors import ZooKeeperError
+from hightide.zookeeper.zookeeper_errors import ZooKeeperError
 from tests.simulation.shipped.disk import SimDisk
 from tests.simulation.shipped.loop import Process, SimLoop, World
 from tests.simulation.shipped.zookeeper import SimZooKeeper
@@ -26,7 +26,7 @@ _log = logging.getLogger("hightide.broker")
 
 
 class Opened:
-    """A session of the simulated coordinator."""
+    """A session with the simulated ZooKeeper."""
 
     def __init__(self, client: SimZooKeeper) -> None:
         self.client = client
@@ -36,7 +36,7 @@ class Opened:
 
 
 class SimEnvironment:
-    """What the simulated machine gives one life of its broker."""
+    """The environment of a broker on a simulated machine, for one start."""
 
     has_watchdog = False
 
@@ -69,7 +69,7 @@ class SimEnvironment:
     ) -> Opened:
         machine = self._machine
         loop: Any = asyncio.get_running_loop()
-        # The key of the last session lies beside the logs; now and then it cannot be read.
+        # The key of the last session is stored beside the logs; now and then it is unreadable.
         last = machine.session_key if self.random.random() < 0.7 and not is_new else None
         client = SimZooKeeper(loop, settings.zookeeper_session_timeout_ms, last)
         client.on_session = machine.keep_session_key
@@ -82,7 +82,7 @@ class SimEnvironment:
 
 
 class Machine(Process):
-    """A broker, its disk, and what survives its lives."""
+    """A broker, its disk, and the state that survives a restart."""
 
     def __init__(self, world: World, broker_id: int, settings: Settings) -> None:
         super().__init__(world, f"broker-{broker_id}")
@@ -91,7 +91,7 @@ class Machine(Process):
         random = Random(world.random.getrandbits(64))
         self.disk = SimDisk(random, f"disk-{broker_id}", self._power_fails)
         self.on_power_cut: Callable[[], None] = lambda: None
-        """Called when the power went in the middle of something, as was wanted."""
+        """Called when a planned power cut has happened."""
         self.session_key: SessionKey | None = None
         self.broker: Broker | None = None
         self.is_serving = False
@@ -104,7 +104,7 @@ class Machine(Process):
         self.session_key = session_key
 
     async def main(self) -> None:
-        """As `hightide broker start` does it."""
+        """Run a broker as `hightide broker start` does."""
         loop: Any = asyncio.get_running_loop()
         stopped = asyncio.Event()
         self._told_to_stop = (loop, stopped)
@@ -121,7 +121,7 @@ class Machine(Process):
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if broker.failed.done():
             told.cancel()
-            self.world.note(f"{self.name} cannot go on: {broker.failed.exception()}")
+            self.world.note(f"{self.name} failed: {broker.failed.exception()}")
         self.is_serving = False
         await broker.stop()
         self.world.tell(f"{self.name} has stopped in order")

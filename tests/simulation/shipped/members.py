@@ -1,4 +1,4 @@
-"""How copiers are members of their group: by the classic protocol, or by the newer one."""
+"""The group membership of copiers: the classic protocol, or the consumer protocol (KIP-848)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SUBSCRIPTION = Struct(">hih")
 
 
 class ClassicMember:
-    """Joins, and shares the partitions out if it is the leader."""
+    """A classic member; as the leader, it also assigns the partitions."""
 
     lost = (
         ErrorCode.ILLEGAL_GENERATION,
@@ -111,7 +111,7 @@ class ClassicMember:
         return True
 
     def _assignments(self, joined: Any) -> list[SyncGroupRequestAssignment]:
-        """As leader: who gets what; a byte for each partition."""
+        """Return the leader's assignment: a byte for each partition."""
         if joined.leader != joined.member_id:
             return []
         members = sorted(member.member_id for member in joined.members)
@@ -132,7 +132,7 @@ class ClassicMember:
         return code == ErrorCode.NONE
 
     async def keep(self) -> None:
-        """Stay a member; Rejoin when it is time to."""
+        """Send a heartbeat; raise Rejoin if the group rebalances."""
         if self._copier.world.now - self._beaten_at < BEAT_S:
             return
         self._beaten_at = self._copier.world.now
@@ -147,7 +147,7 @@ class ClassicMember:
 
 
 class ConsumerMember:
-    """Sends what it owns, and receives what it should own."""
+    """A member of the consumer protocol: it reports its partitions, and gets its assignment."""
 
     lost = (
         ErrorCode.STALE_MEMBER_EPOCH,
@@ -163,7 +163,7 @@ class ConsumerMember:
         self.share: list[int] = []
         self._topic_id: Any = None
         self._beaten_at = 0.0
-        # Whether an answer is missing, which may have held its assignment.
+        # Whether a response was lost, which may have held the assignment.
         self._is_unsure = False
         self._new_id()
 
@@ -176,7 +176,7 @@ class ConsumerMember:
         return self.id, self.generation
 
     async def join(self) -> None:
-        """Be in the group, with all that it has to give; for now perhaps nothing."""
+        """Join the group and take the assignment, which may be empty for now."""
         for _ in range(60):
             if self.generation > 0 or await self._beat(is_first=True):
                 return
@@ -184,10 +184,10 @@ class ConsumerMember:
         raise GiveUp("its group takes no members")
 
     async def _beat(self, is_first: bool = False) -> bool:
-        """Whether it was answered."""
+        """Send a heartbeat; return whether there was a response."""
         copier = self._copier
         owned = [] if self._topic_id is None else [self._owned()]
-        # Who says everything again is told everything again.
+        # A full heartbeat gets a full response.
         says_all = is_first or self._is_unsure
         request = ConsumerGroupHeartbeatRequest(
             group_id=GROUP,
@@ -227,7 +227,8 @@ class ConsumerMember:
             self._topic_id = topic.topic_id
         if share != self.share:
             self.share = share
-            # What it gave up another gets when it has said so.
+            # Another member gets revoked partitions only after this one has reported them as
+            # revoked.
             self._beaten_at = 0.0
             raise Rejoin
 

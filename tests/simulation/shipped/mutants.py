@@ -1,7 +1,7 @@
-"""Mistakes in the shell around the machines, put in for a test: the simulator must find each.
+"""Bugs in the shell around the state machines, put in for a test: the simulator must find each.
 
-The machines' own are in `tests/simulation/mutants.py`; here is what only the shipped broker can
-get wrong.
+Bugs of the state machines are in `tests/simulation/mutants.py`; these are possible only in the
+shipped broker.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Mutant = Callable[[pytest.MonkeyPatch], None]
 
 
 def answers_before_the_commit(patch: pytest.MonkeyPatch) -> None:
-    """acks=all is answered when the leader has it."""
+    """acks=all is acknowledged when only the leader has the records."""
 
     def at_once(self: PartitionPurgatory, end_offset: int, write: DelayedWrite) -> None:
         asyncio.get_running_loop().call_soon(write.complete, ErrorCode.NONE)
@@ -56,8 +56,8 @@ def shows_the_uncommitted(patch: pytest.MonkeyPatch) -> None:
 
 
 def keeps_writes_of_a_role_that_is_over(patch: pytest.MonkeyPatch) -> None:
-    """Who waits for a commit goes on waiting when the broker leads no more, and is answered when
-    it leads again and commits that many records, whosever they are."""
+    """A delayed produce survives the end of a leadership, and is acknowledged when the broker leads
+    again and commits up to the same offset, whichever records are there."""
 
     def end_role(self: Replica) -> None:
         self.leader = self.follower = None
@@ -66,17 +66,17 @@ def keeps_writes_of_a_role_that_is_over(patch: pytest.MonkeyPatch) -> None:
 
 
 def does_not_compare_epochs(patch: pytest.MonkeyPatch) -> None:
-    """A leader gives a follower what it asks for, whatever its log ends with."""
+    """A leader serves a follower's fetch offset without a check of the last epoch."""
     patch.setattr(follower_fetch, "parting", lambda *_arguments: None)
 
 
 def takes_every_restart_for_clean(patch: pytest.MonkeyPatch) -> None:
-    """The file that says that all is on disk outlives the next start, and the crash after it."""
+    """The clean-shutdown file survives the next start, and the crash after it."""
     patch.setattr(checkpoint, "remove_clean_shutdown", lambda _disk: None)
 
 
 def proposes_once(patch: pytest.MonkeyPatch) -> None:
-    """A proposal that the controller did not answer is not made again."""
+    """A proposal without a response of the controller is not repeated."""
     due = IsrChanges._due
     sent: dict[Any, None] = {}
 
@@ -92,11 +92,11 @@ def proposes_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(IsrChanges, "_due", once)
 
 
-# -- what only shows when something is copied in transactions ----------------------------------
+# -- bugs that only transactions show ----------------------------------------------------------
 
 
 def forgets_sequences_when_it_leads(patch: pytest.MonkeyPatch) -> None:
-    """B13: a new leader does not know the batches in its log, and takes one that is sent again."""
+    """B13: a new leader does not know the batches in its log, and appends a repeated one again."""
     lead = Replica.lead
 
     def forgetful(self: Replica, *how: Any, **more: Any) -> None:
@@ -109,7 +109,7 @@ def forgets_sequences_when_it_leads(patch: pytest.MonkeyPatch) -> None:
 
 
 def keeps_partitions_of_a_transaction_in_memory(patch: pytest.MonkeyPatch) -> None:
-    """B14: which they are is written when the transaction ends, and not before."""
+    """B14: the partitions of a transaction are written only when it ends."""
     asked = TransactionCoordinator.partitions_asked
 
     def not_written(self: TransactionCoordinator, transactional_id: str, *how: Any) -> Changes:
@@ -155,7 +155,7 @@ def takes_offsets_of_any_generation(patch: pytest.MonkeyPatch) -> None:
 
 
 def tells_offsets_that_are_not_stable(patch: pytest.MonkeyPatch) -> None:
-    """Who takes a partition over is told where it was before the transaction that is open."""
+    """A new owner of a partition gets the committed offset from before the open transaction."""
     fetch = groups.GroupCoordinator.fetch_asked
     patch.setattr(
         groups.GroupCoordinator,
@@ -170,7 +170,7 @@ def shows_the_undecided(patch: pytest.MonkeyPatch) -> None:
 
 
 def names_no_aborted_transaction(patch: pytest.MonkeyPatch) -> None:
-    """Readers of committed records are told of none."""
+    """Readers of committed records get no list of aborted transactions."""
     patch.setattr(Log, "aborted_between", lambda *_: [])
 
 
@@ -196,7 +196,7 @@ MUTANTS: tuple[Mutant, ...] = (
 
 
 def detected(mutant: Mutant, first: int, most: int) -> tuple[int, str] | None:
-    """How many seeds it took to find a mistake, and what was seen of it."""
+    """Return how many seeds it took to find a bug, and its violation."""
     story = "pipeline" if mutant in OF_THE_PIPELINE else "log"
     with pytest.MonkeyPatch.context() as patch:
         mutant(patch)

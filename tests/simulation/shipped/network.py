@@ -1,13 +1,13 @@
-"""A network in memory: connections that behave as TCP's do, between processes that may be cut off.
+"""A network in memory: connections that behave like TCP, between processes that may be cut off.
 
 Bytes of a connection stay in order and are never lost: while a link is cut they wait, and arrive
 some time after it heals.  A link is a direction from one process to another, so it can also be cut
-one way only.  What a kernel does, this does whether or not the process runs: it accepts connections
-to a process that is stopped, refuses them where no process listens, resets those of a process that
-was killed, and says nothing where the machine has no power.
+one way only.  Like a kernel, the network accepts connections to a paused process, refuses them
+where no process listens, resets those of a killed process, and does not respond for a machine
+without power.
 
-Neither bandwidth nor packets are simulated.  But what was written at once may be read in pieces,
-and a writer whose reader does not read is held up.
+Neither bandwidth nor packets are simulated.  But one write may be read in pieces, and a writer
+whose reader does not read is blocked.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from typing import Any
 
 from tests.simulation.shipped.loop import Process, SimLoop, World
 
-_WINDOW_BYTES = 128 * 1024  # under way or unread, in one direction
-_HIGH_WATER_BYTES = 64 * 1024  # asyncio's own
+_WINDOW_BYTES = 128 * 1024  # in flight or unread, in one direction
+_HIGH_WATER_BYTES = 64 * 1024  # asyncio's default
 _FIRST_PORT = 40_000
-_PIECES = 0.05  # how often only a part of what has arrived is read
+_PIECES = 0.05  # how often a read returns only a part of the bytes
 _READ_BYTES = 256 * 1024
 _UNREACHABLE_S = 3.0
 
@@ -49,7 +49,7 @@ class Network:
         world.network = self
         self.world = world
         self.loss = 0.0
-        """How often something has to be sent again, which takes a while."""
+        """The probability of a retransmission, which takes a while."""
         self._links: dict[tuple[str, str], Link] = {}
         self._listening: dict[tuple[str, int], Listening] = {}
         self._ends: dict[SimLoop, dict[End, None]] = {}
@@ -58,10 +58,10 @@ class Network:
     def link(self, source: str, target: str) -> Link:
         return self._links.setdefault((source, target), Link())
 
-    # -- what goes wrong -------------------------------------------------------------------
+    # -- faults ----------------------------------------------------------------------------
 
     def cut(self, source: str, target: str) -> None:
-        """Nothing passes in this direction any more, not even what is under way."""
+        """Cut this direction, also for bytes in flight."""
         if source != target:
             self.link(source, target).is_cut = True
 
@@ -69,7 +69,7 @@ class Network:
         self.link(source, target).delay_s = delay_s
 
     def heal(self) -> None:
-        """Everything passes again; what waited is sent again, when its sender's timer says so."""
+        """Heal the link; waiting bytes are sent again when the sender's timer expires."""
         self.loss = 0.0
         for link in self._links.values():
             link.is_cut, link.delay_s = False, 0.0
@@ -91,7 +91,7 @@ class Network:
     # -- connections -----------------------------------------------------------------------
 
     def listen(self, process: Process, port: int) -> Listening:
-        """A socket that listens; the kernel takes connections from now on."""
+        """Open a listening socket; the kernel accepts connections from now on."""
         assert process.loop is not None
         address = (process.name, port or next(self._ports))
         if address in self._listening:
@@ -125,7 +125,7 @@ class Network:
         """A process connects to `server`."""
         listening = self._listening.get(server.local)
         if not server.process.has_power:
-            # The next router says after a while that the address is unreachable.
+            # After a while, the next router reports that the address is unreachable.
             self.world.at(_UNREACHABLE_S, server.pipe.put, RST)
             return
         if listening is None:
@@ -144,7 +144,7 @@ class Network:
             del self._listening[listening.address]
 
     def process_ended(self, loop: SimLoop, *, silently: bool) -> None:
-        """The kernel closes what a dead process had open."""
+        """Close the sockets of a dead process, as a kernel does."""
         for listening in [
             listening for listening in self._listening.values() if listening.loop is loop
         ]:
@@ -156,7 +156,7 @@ class Network:
 
 
 class Listening:
-    """A listening socket, as far as a server looks at it."""
+    """A listening socket, with the methods that a server uses."""
 
     def __init__(self, network: Network, loop: SimLoop, address: tuple[str, int]) -> None:
         self._network = network
@@ -212,7 +212,7 @@ class SimServer:
 
 
 class Pipe:
-    """What is under way from one end of a connection to the other."""
+    """The bytes in flight from one end of a connection to the other."""
 
     def __init__(self, network: Network, source: str, target: End) -> None:
         self._network = network
@@ -241,7 +241,7 @@ class Pipe:
 
 
 class End:
-    """One end of a connection, as its kernel has it."""
+    """One end of a connection, as the kernel sees it."""
 
     def __init__(
         self,
@@ -260,7 +260,7 @@ class End:
         self.unread: deque[memoryview] = deque()
         self.unread_bytes = 0
         self.ended: object | None = None
-        """FIN or RST, once it was received."""
+        """FIN or RST, after it was received."""
         self.transport: SimTransport | None = None
         self._connected: asyncio.Future[None] | None = None
         if loop is not None:
@@ -281,10 +281,10 @@ class End:
             found = self._pipe = Pipe(self.network, self.process.name, self.peer)
         return found
 
-    # -- its beginning ---------------------------------------------------------------------
+    # -- opening ---------------------------------------------------------------------------
 
     def begin(self, server: End, connected: asyncio.Future[None]) -> None:
-        """Ask for a connection."""
+        """Open the connection."""
         self._connected = connected
         self.pipe.put(self.network.syn_arrived)
 
@@ -294,13 +294,13 @@ class End:
         transport.look()
         return transport
 
-    # -- what the network brings -----------------------------------------------------------
+    # -- events of the network -------------------------------------------------------------
 
     def received(self, what: Any) -> None:
         if callable(what):
             what(self)
         elif self.is_gone:
-            # The process is gone; a machine that is off does not even answer.
+            # The process is gone; a machine without power does not respond at all.
             if what is not RST and self.process.has_power:
                 self.pipe.put(RST)
         elif not self.is_established:
@@ -318,7 +318,7 @@ class End:
     def _answered(self, what: Any) -> None:
         connected = self._connected
         if connected is None:
-            return  # who asked for a connection has given up before it was refused
+            return  # the client gave up before the connection was refused
         self.is_established = what is None
         if what is None:
             self.loop.arrived(self._established, connected)
@@ -342,7 +342,7 @@ class End:
         if self.transport is not None:
             self.transport.look()
 
-    # -- its end ---------------------------------------------------------------------------
+    # -- closing ---------------------------------------------------------------------------
 
     def drop(self) -> None:
         """Close at once; the other side gets a reset."""
@@ -356,7 +356,7 @@ class End:
         self.network.ends_of(self.loop).pop(self, None)
 
     def take(self, most: int) -> list[memoryview]:
-        """Up to so many of the bytes that have arrived."""
+        """Return at most so many of the received bytes."""
         parts: list[memoryview] = []
         while most and self.unread:
             part = self.unread.popleft()
@@ -370,7 +370,7 @@ class End:
 
 
 class SimTransport(asyncio.Transport):
-    """An end of a connection, as asyncio shows it to a protocol."""
+    """An end of a connection, as a transport of asyncio."""
 
     def __init__(self, end: End, protocol: Any) -> None:
         super().__init__({"peername": end.remote, "sockname": end.local})
@@ -404,7 +404,7 @@ class SimTransport(asyncio.Transport):
         self.look()
 
     def look(self) -> None:
-        """There may be something to read."""
+        """Read if there are bytes."""
         if not self._looks and (self._end.unread or self._end.ended is not None):
             self._looks = True
             self._loop.arrived(self._read)
@@ -442,7 +442,7 @@ class SimTransport(asyncio.Transport):
             protocol.data_received(data)
 
     def _taken(self, count: int) -> None:
-        """The other side may send so much more."""
+        """Allow the other side to send so many more bytes."""
         other = self._end.peer.transport
         if other is not None:
             other.was_read(count)
@@ -500,7 +500,7 @@ class SimTransport(asyncio.Transport):
         if self._is_closing and not self._unsent:
             self._finish()
 
-    # -- the end ---------------------------------------------------------------------------
+    # -- closing ---------------------------------------------------------------------------
 
     def is_closing(self) -> bool:
         return self._is_closing

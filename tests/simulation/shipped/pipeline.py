@@ -1,7 +1,7 @@
-"""A cluster whose topic is copied all the time, exactly once, while everything goes wrong.
+"""A cluster whose topic is copied exactly once, under faults.
 
-The copiers are killed and paused like the brokers.  What a reader of committed records sees of the
-copy must be at any time what the first so many records of the source are, and at the end all.
+The copiers are killed and paused like the brokers.  At any time, a reader of committed records must
+see a prefix of the source in the copy, and at the end all of it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Pipeline(Simulation):
 
     def _choose(self) -> Shape:
         shape = super()._choose()
-        # What may lose records that were committed leaves nothing to compare. What is forced to
-        # disk survives the power.
+        # Lost committed records would leave nothing to compare, so nothing may lose them. Synced
+        # records survive a power cut.
         is_safe = shape.flushes
         return replace(shape, unclean=False, power_cuts=shape.power_cuts and is_safe, deletes=False)
 

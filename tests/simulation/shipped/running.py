@@ -1,4 +1,4 @@
-"""Running a seed: without threads and without the collector, with all that brokers log noted."""
+"""Run a seed without threads and garbage collector, with the logs of brokers in the history."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.simulation.shipped.simulation import Simulation
 
 
 class _Noted(logging.Handler):
-    """Puts what brokers log into the story.  What they did not expect is the end of it."""
+    """Adds log lines of brokers to the history.  An unexpected error fails the run."""
 
     def __init__(self, world: World) -> None:
         super().__init__(logging.INFO)
@@ -67,7 +67,7 @@ class _Inline:
 
 @contextmanager
 def _controlled(simulation: Simulation) -> Iterator[None]:
-    """No threads, no collector, and the witness where a leader learns of its followers."""
+    """Replace threads, stop the garbage collector, and let the witness see followers' fetches."""
     noted = _Noted(simulation.world)
     logger = logging.getLogger("hightide")
     before = logger.level, logger.propagate, concurrent.futures.ThreadPoolExecutor
@@ -88,7 +88,7 @@ def _controlled(simulation: Simulation) -> Iterator[None]:
         yield
     finally:
         with warnings.catch_warnings():
-            # What a dead process had not even begun is not awaited, and rightly so.
+            # Coroutines that a dead process had not started are rightly never awaited.
             warnings.simplefilter("ignore", RuntimeWarning)
             simulation.world.close()
             gc.collect()
@@ -112,7 +112,7 @@ STORIES: dict[str, type[Simulation]] = {"log": Simulation, "pipeline": Pipeline}
 
 
 def run(seed: int, lines: int = 80, story: str = "log") -> Result:
-    """Run a seed; raise what it violates, with the end of the story that led to it."""
+    """Run a seed; raise a violation together with the end of its history."""
     simulation = STORIES[story](seed, lines)
     world, began = simulation.world, time.process_time()
     with _controlled(simulation):

@@ -1,7 +1,8 @@
-"""A whole cluster of shipped brokers for one seed: chance chooses its shape, faults and clients.
+"""A whole cluster of shipped brokers for one seed, which chooses its shape, faults and clients.
 
-First a time of faults, then everything heals, and then the cluster must come to rest: every
-partition led, every replica in sync and equal to the others, every write answered, nothing lost.
+Faults happen for a while, then everything heals, and then the cluster must come to rest: every
+partition has a leader, every replica is in sync and equal to the others, every write has a
+response, nothing is lost.
 """
 
 from __future__ import annotations
@@ -27,13 +28,12 @@ FAULTS_S = 20.0
 REST_S = 15.0
 SESSION_MS = 2000
 TOPIC, LATER = "t", "later"
-"""Of these everything is watched: one that is there before anything goes wrong, and one that is
-made while it does."""
+"""The watched topics: one exists before the faults, and one is created during them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a seed chose."""
+    """The choices of a seed."""
 
     brokers: int
     replicas: int
@@ -49,7 +49,7 @@ class Shape:
     throttled: bool
     deletes: bool
     later_s: float
-    """When another topic is made."""
+    """When the other topic is created."""
     is_reconfigured: bool = False
 
 
@@ -62,14 +62,14 @@ class Simulation:
         random = world.random
         self.shape = self._choose()
         world.tell(f"{self.shape}")
-        self.coordinator = ZooKeeperServer(world)
+        self.zookeeper = ZooKeeperServer(world)
         self.machines = {
             broker_id: Machine(world, broker_id, self._settings(broker_id))
             for broker_id in range(1, self.shape.brokers + 1)
         }
         self.witness = Witness(
             self.machines,
-            self.coordinator,
+            self.zookeeper,
             topics=(TOPIC, LATER),
             shape=self.shape,
         )
@@ -108,7 +108,7 @@ class Simulation:
         return Settings(
             broker_id=broker_id,
             listeners=f"PLAINTEXT://broker-{broker_id}:{PORT}",
-            zookeeper_connect="coordinator:2181",
+            zookeeper_connect="zookeeper:2181",
             zookeeper_session_timeout_ms=SESSION_MS,
             replica_lag_time_max_ms=self.shape.lag_ms,
             replica_fetch_wait_max_ms=min(500, self.shape.lag_ms // 3),
@@ -161,7 +161,7 @@ class Simulation:
 
     def run(self) -> None:
         world, random = self.world, self.world.random
-        self.coordinator.start(self.coordinator.main)
+        self.zookeeper.start(self.zookeeper.main)
         world.run(0.0)
         self._found_cluster()
         for machine in self.machines.values():
@@ -186,10 +186,10 @@ class Simulation:
         self._judge()
 
     def _found_cluster(self) -> None:
-        """The cluster's id would be the one thing that is chosen by real chance."""
-        self.coordinator.write(OpenSession(1 << 40, 1 << 40), 1 << 40)
+        """Write the cluster id, which brokers would otherwise choose with real randomness."""
+        self.zookeeper.write(OpenSession(1 << 40, 1 << 40), 1 << 40)
         found = znodes.ClusterId(znodes.id_text(uuid.UUID(int=self.world.seed)))
-        self.coordinator.write(
+        self.zookeeper.write(
             Multi((Create("/cluster"), Create(znodes.CLUSTER_ID, found.encode()))), 1 << 40
         )
 
@@ -215,8 +215,8 @@ class Simulation:
                 raise Violated(f"L2 {producer.name} was answered last at {producer.answered_at}")
 
     def _agree(self) -> None:
-        """Every broker knows the cluster as it is in the tree, and has what it should have."""
-        tree = self.coordinator.tree
+        """Check that every broker has the state of ZooKeeper, and the right replicas."""
+        tree = self.zookeeper.tree
         topics = set(tree.children(znodes.TOPICS))
         for machine in self.machines.values():
             broker = machine.broker
@@ -237,14 +237,14 @@ class Simulation:
                     raise Violated(f"L5 {machine.name} knows {pictured}, decided was {truth.state}")
 
     def _judge(self) -> None:
-        """What clients were told, by Kafka's promises alone."""
+        """Check the responses that clients got, by Kafka's guarantees alone."""
         logs: dict[Partition, list[tuple[int, bytes | None]]] = {}
         for partition, state in self.witness.states():
             if self.checker.truth(partition).is_lossy:
                 continue
             assert state is not None
             log, known = self.witness.log(state.leader, partition), self.checker.truth(partition)
-            # What was deleted was there all the same.
+            # Deleted records were there before, too.
             start = log.start_offset
             entries = known.committed[:start] + log.entries[start:]
             logs[partition] = [(at, entry.value.encode()) for at, entry in enumerate(entries)]

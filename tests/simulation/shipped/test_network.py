@@ -1,4 +1,4 @@
-"""The simulated loop and network: asyncio code runs on them as it does on sockets."""
+"""On the simulated loop and network, asyncio code runs as it does on sockets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PORT = 9092
 
 
 class Cluster:
-    """A server that echoes, and a client of it."""
+    """An echo server, and its client."""
 
     def __init__(self, seed: int = 1) -> None:
         self.world = World(seed)
@@ -66,7 +66,7 @@ class Echo(asyncio.Protocol):
 
 
 class Reader(asyncio.BufferedProtocol):
-    """Collects what it gets, in a buffer that is small."""
+    """Collects received bytes, in a small buffer."""
 
     def __init__(self) -> None:
         self.got = b""

@@ -1,4 +1,4 @@
-"""The simulated client of coordination keeps the promises of the interface."""
+"""The simulated ZooKeeper client keeps the promises of the interface."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from hightide.zookeeper.errors import ConnectionLoss, NodeExists, NoNode, SessionLost
 from hightide.zookeeper.interface import SessionState
 from hightide.zookeeper.operation import Create, SetData
+from hightide.zookeeper.zookeeper_errors import ConnectionLoss, NodeExists, NoNode, SessionLost
 from tests.simulation.shipped.loop import Process, World
 from tests.simulation.shipped.network import Network
 from tests.simulation.shipped.zookeeper import NAME, SimZooKeeper, ZooKeeperServer
@@ -24,10 +24,10 @@ class Cluster:
     def __init__(self) -> None:
         self.world = World(5)
         self.network = Network(self.world)
-        self.coordinator = ZooKeeperServer(self.world)
+        self.zookeeper = ZooKeeperServer(self.world)
         self.one, self.other = Process(self.world, "one"), Process(self.world, "other")
         self.seen: list[Any] = []
-        self.coordinator.start(self.coordinator.main)
+        self.zookeeper.start(self.zookeeper.main)
 
     def run(self, *clients: Callable[[], Coroutine[Any, Any, None]]) -> None:
         for process, client in zip((self.one, self.other), clients, strict=False):
@@ -99,7 +99,7 @@ def test_a_client_that_is_cut_off_doubts_before_others_see_its_session_end(
     assert [what for what, _ in seen] == [SUSPENDED, DOUBTFUL, "DELETED", LOST, CONNECTED]
 
 
-def test_a_session_survives_its_connection_and_its_coordinator(cluster: Cluster) -> None:
+def test_a_session_survives_its_connection_and_its_zookeeper(cluster: Cluster) -> None:
     seen = cluster.seen
 
     async def one() -> None:
@@ -110,10 +110,10 @@ def test_a_session_survives_its_connection_and_its_coordinator(cluster: Cluster)
         await client.exists("/one", lambda _event: seen.append("never"))
         cluster.network.reset("one", NAME)
         await asyncio.sleep(1)
-        cluster.coordinator.crash()
+        cluster.zookeeper.crash()
         with pytest.raises(ConnectionLoss):
             await client.get("/one")
-        cluster.world.at(0.5, cluster.coordinator.start, cluster.coordinator.main)
+        cluster.world.at(0.5, cluster.zookeeper.start, cluster.zookeeper.main)
         await asyncio.sleep(3)
         seen.append(client.session_id == session_id)
         await client.delete("/one")

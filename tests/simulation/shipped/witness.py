@@ -1,8 +1,8 @@
-"""Tells the checker what brokers do, without their help: it looks after everything they do.
+"""Reports the actions of brokers to the checker, by a look at them after every callback.
 
-The checker is the one of the first speed, and is shown the shipped brokers in the shape of those.
-The logs are read from their files, by a reader that has only the disk; of what a broker
-believes of its log nothing is asked but where it begins and ends.
+The checker is that of the fast simulator, so it sees the shipped brokers in the shape of simulated
+ones.  A separate reader reads the logs from their files; of the broker's view of its log, only the
+start and end offsets are used.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Partition = tuple[str, int]
 
 
 class LogView:
-    """The records of a log, read on as it grows."""
+    """The records of a log, read as it grows."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -83,7 +83,7 @@ class LogView:
 
 
 class Role:
-    """A replica as it was when it was last looked at."""
+    """A replica, as of the last look."""
 
     def __init__(self, broker: Shown, replica: Replica) -> None:
         self.broker = broker
@@ -97,11 +97,11 @@ class Role:
         self.cuts = replica.log.truncations
         self.lost_records = replica.lost_records
         self.compared = 0
-        """Up to where the checker has compared it with what is committed."""
+        """The offset up to which the checker has compared the log with the committed records."""
 
 
 class Shown:
-    """A shipped broker, as the checker wants to see brokers."""
+    """A shipped broker, in the shape that the checker expects."""
 
     def __init__(self, machine: Machine, min_isr: int) -> None:
         self._machine = machine
@@ -130,22 +130,22 @@ class Shown:
 
     @property
     def roles(self) -> dict[Partition, Role]:
-        """What it leads and what it follows."""
+        """The leaders and followers of the broker."""
         return {key: role for key, role in self.seen.items() if role.machine is not None}
 
     @property
     def logs(self) -> dict[Partition, Any]:
-        """All that are on its disk, also before it knows what to do with them; as its last life
-        left them, until the next one has opened them."""
+        """All logs on its disk, also without a role yet; until the next process has opened them,
+        as the last one left them."""
         return self._logs if self.is_read else {}
 
     @property
     def is_read(self) -> bool:
-        """After a power cut, what is left is unknown until the next process has opened it."""
+        """Forget the logs: after a power cut they are unknown until a process opens them."""
         return self._disk is self._machine.disk
 
     def note(self, store: LogManager) -> None:
-        """A log was opened, made or taken away, or all were closed."""
+        """A log was opened, created or deleted, or all were closed."""
         self.noted = (store.changes, len(store.logs))
         if store.logs:
             self._logs = {key: self.view(log) for key, log in store.logs.items()}
@@ -158,7 +158,7 @@ class Shown:
         return found
 
     def begin(self, broker: Any) -> None:
-        """A new life."""
+        """The broker has restarted."""
         self.life = broker
         self.noted = (0, 0)
         self.seen = {}
@@ -171,26 +171,26 @@ class Witness:
     def __init__(
         self,
         machines: dict[int, Machine],
-        coordinator: ZooKeeperServer,
+        zookeeper: ZooKeeperServer,
         *,
         topics: tuple[str, ...],
         shape: Shape,
     ) -> None:
-        """Of other topics than these, which come and go, nothing is told."""
+        """Only these topics are reported; others come and go."""
         self._shown = {
             broker_id: Shown(machine, shape.min_isr) for broker_id, machine in machines.items()
         }
         shown: Any = self._shown
         seen: Any = shape
         self.checker = Checker(seen, shown)
-        self._coordinator = coordinator
+        self._zookeeper = zookeeper
         self._topics = topics
-        coordinator.written = self._written
+        zookeeper.written = self._written
 
     # -- brokers ---------------------------------------------------------------------------
 
     def look(self, machine: Machine) -> None:
-        """After everything that a broker does."""
+        """Look at a broker after one of its callbacks."""
         broker, shown = machine.broker, self._shown[machine.broker_id]
         if broker is None:
             return
@@ -245,7 +245,7 @@ class Witness:
                     f"{machine.name} leads {role.partition} from {log.end_offset} in epoch {epoch}"
                 )
                 checker.leads(role)
-            # What a new leader knows of to be committed, others have committed.
+            # The high watermark that a new leader knows was committed by its predecessors.
             known = checker.committed_offset(role.partition) if is_new else 0
             if moved and replica.high_watermark > known:
                 checker.committed(role, replica.high_watermark)
@@ -262,16 +262,16 @@ class Witness:
                 epoch = replica.leader.state.leader_epoch
                 truth.fetched[follower, broker_epoch, epoch] = None
 
-    # -- the tree --------------------------------------------------------------------------
+    # -- ZooKeeper -------------------------------------------------------------------------
 
     def _written(self, paths: list[str], writer: str) -> None:
         for path in paths:
-            node = self._coordinator.tree.node(path)
+            node = self._zookeeper.tree.node(path)
             if node is None:
                 continue
             if path == znodes.CONTROLLER:
                 self.checker.controller = writer
-                self._coordinator.world.tell(f"{writer} is elected controller")
+                self._zookeeper.world.tell(f"{writer} is elected controller")
             elif path.startswith(f"{znodes.BROKER_IDS}/"):
                 found = znodes.BrokerRegistration.decode(node.data or b"", path)
                 key = (znodes.broker_id_of(path), node.stat.czxid)
@@ -284,12 +284,12 @@ class Witness:
         if topic not in self._topics:
             return
         partition = (topic, int(index))
-        node = self._coordinator.tree.node(znodes.topic_path(topic))
+        node = self._zookeeper.tree.node(znodes.topic_path(topic))
         assert node is not None
         assignment = znodes.TopicAssignment.decode(node.data or b"", znodes.topic_path(topic))
         state = decode_state(data, path, version, assignment, int(index))
         if state != self.checker.truth(partition).state:
-            self._coordinator.world.tell(f"{partition} {_shortly(state)}")
+            self._zookeeper.world.tell(f"{partition} {_shortly(state)}")
             self.checker.decided(partition, state, writer)
 
     def log(self, broker_id: int, partition: Partition) -> LogView:

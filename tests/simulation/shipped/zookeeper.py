@@ -1,11 +1,11 @@
-"""The coordinator of a simulated cluster, and a broker's client of it.
+"""ZooKeeper of a simulated cluster, and a broker's client of it.
 
-The tree, its sessions and their leases are the real ones; the connection between them is one of
-the simulated network.  The client keeps what `coordination.interface` promises, by the same rules
-as the shipped client: a call that is cut off may have happened, no watch survives its connection,
-and a lease is counted from the question.
+The znode tree, its sessions and their leases are the real ones; the connection is one of the
+simulated network.  The client keeps the promises of `hightide.zookeeper.interface` by the rules of
+the shipped client: a call that is cut off may have happened, no watch survives its connection, and
+a lease counts from the time of the request.
 
-On the wire is a number; what is meant lies in a table that both sides can see.
+On the wire is a number; the message is in a table that both sides share.
 """
 
 from __future__ import annotations
@@ -18,12 +18,6 @@ from itertools import count
 from typing import Any
 
 from hightide.zookeeper.client import SessionKey
-from hightide.zookeeper.errors import (
-    ConnectionLoss,
-    NotConnected,
-    SessionLost,
-    ZooKeeperError,
-)
 from hightide.zookeeper.interface import SessionState, StateListener, Watch
 from hightide.zookeeper.node import Stat, check_path
 from hightide.zookeeper.operation import (
@@ -42,9 +36,15 @@ from hightide.zookeeper.operation import (
 from hightide.zookeeper.session import Leases
 from hightide.zookeeper.tree import Tree
 from hightide.zookeeper.watch import EventType, WatchEvent
+from hightide.zookeeper.zookeeper_errors import (
+    ConnectionLoss,
+    NotConnected,
+    SessionLost,
+    ZooKeeperError,
+)
 from tests.simulation.shipped.loop import Process, SimLoop, World
 
-NAME, PORT = "coordinator", 2181
+NAME, PORT = "zookeeper", 2181
 TICK_MS = 200
 _NUMBER = struct.Struct(">q")
 _CLOSE_S = 2.0
@@ -97,7 +97,7 @@ class Channel(asyncio.Protocol):
 
 
 class ZooKeeperServer(Process):
-    """One durable tree; a restart gives every session its full time again."""
+    """A server with a durable tree; a restart gives every session its full timeout again."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world, NAME)
@@ -217,13 +217,13 @@ class SimZooKeeper:
         self._loop = loop
         self._timeout_ms = timeout_ms
         self._ends = ends
-        self._objects = _coordinator(loop.world).objects
+        self._objects = _zookeeper(loop.world).objects
         self._session_key = SessionKey(0, b"")
         self._state = SessionState.LOST
         self._listeners: list[StateListener] = []
         self._channel: Channel | None = None
         self._calls: list[tuple[float, asyncio.Future[Any] | None, Callable[[], None]]] = []
-        """When each was sent, its future (none for a ping), and what its response does."""
+        """For each request: when it was sent, its future (none for a ping), and its callback."""
         self._data_watches: dict[str, dict[Watch, None]] = {}
         self._child_watches: dict[str, dict[Watch, None]] = {}
         self._waiting: list[asyncio.Future[None]] = []
@@ -364,7 +364,7 @@ class SimZooKeeper:
             self._drop()
 
     def _drop(self) -> None:
-        """The connection is over, and with it all watches and what was asked."""
+        """The connection is closed, and with it all watches and requests."""
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.drop()
@@ -464,7 +464,7 @@ def _has_path(change: Any) -> bool:
     return not isinstance(change, SessionOpened | SessionClosed)
 
 
-def _coordinator(world: World) -> ZooKeeperServer:
+def _zookeeper(world: World) -> ZooKeeperServer:
     found = world.processes[NAME]
     assert isinstance(found, ZooKeeperServer)
     return found
