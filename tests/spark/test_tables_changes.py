@@ -9,7 +9,7 @@ import duckdb
 import pandas as pd
 import pytest
 
-from hightide.spark.tables import TableError, read, table_writer
+from hightide.spark.tables import TableError, read, writer
 from hightide.spark.tables.compaction import compact
 from hightide.spark.tables.table_access import open_table
 
@@ -26,7 +26,7 @@ def rows_of(spark, target: str) -> list[tuple]:
 
 
 def test_a_key_has_one_row_the_newest_and_is_deleted(spark, target):
-    write = table_writer(target, key="id", deletes="gone", order=("at",), buckets=4)
+    write = writer(target, key="id", deletes="gone", order=("at",), buckets=4)
     schema = "id LONG, name STRING, at INT, gone BOOLEAN"
     write(spark.createDataFrame([(n, "first", 0, False) for n in range(20)], schema), 0)
     changes = [(3, "old", 1, False), (3, "new", 2, False), (4, None, 1, True), (5, "x", 1, True)]
@@ -48,7 +48,7 @@ def test_a_key_has_one_row_the_newest_and_is_deleted(spark, target):
 
 
 def test_the_columns_of_a_table_grow_and_its_types_widen(spark, target):
-    write = table_writer(target)
+    write = writer(target)
     write(spark.createDataFrame([(1, "a")], "n INT, s STRING"), 0)
     write(spark.createDataFrame([(2**40, 1.5, (1,))], "n LONG, f DOUBLE, x STRUCT<a: INT>"), 1)
     write(spark.createDataFrame([(3, (2, "deep"))], "n INT, x STRUCT<a: INT, b: STRING>"), 2)
@@ -65,14 +65,14 @@ def test_the_columns_of_a_table_grow_and_its_types_widen(spark, target):
 
 
 def test_a_complete_result_replaces_the_one_before(spark, target):
-    write = table_writer(target, mode="complete")
+    write = writer(target, mode="complete")
     for batch, count in enumerate((3, 5, 0, 2)):
         write(spark.range(count), batch)
         assert rows_of(spark, target) == [(n,) for n in range(count)]
 
 
 def test_small_files_are_joined_and_hold_the_same_rows(spark, target):
-    write = table_writer(target, partition_by="day", compact_at=100)
+    write = writer(target, partition_by="day", compact_at=100)
     for batch in range(4):
         at = datetime(2026, 11, 16 + batch % 2, 12, tzinfo=UTC)
         write(spark.createDataFrame([(batch, at)], "n INT, _timestamp TIMESTAMP"), batch)
@@ -91,7 +91,7 @@ def test_small_files_are_joined_and_hold_the_same_rows(spark, target):
 
 def test_plain_parquet_has_days_as_folders_that_every_reader_knows(spark, tmp_path):
     table = tmp_path / "events"
-    write = table_writer(f"parquet:{table}", partition_by="day", time="at")
+    write = writer(f"parquet:{table}", partition_by="day", time="at")
     for batch in range(2):
         at = datetime(2026, 11, 16 + batch, 23, 30, tzinfo=UTC)
         write(spark.createDataFrame([(batch, at)], "n INT, at TIMESTAMP"), batch)
@@ -115,25 +115,25 @@ def test_plain_parquet_has_days_as_folders_that_every_reader_knows(spark, tmp_pa
 
 
 def test_a_table_made_otherwise_or_by_others_is_not_written(spark, target, tmp_path):
-    write = table_writer(target)
+    write = writer(target)
     write(spark.range(1), 0)
     with pytest.raises(TableError, match="cannot be written with"):
-        table_writer(target, key="id")(spark.range(1), 1)
+        writer(target, key="id")(spark.range(1), 1)
     with pytest.raises(TableError, match="no column _timestamp"):
-        table_writer(f"{target}2", partition_by="day")(spark.range(1), 0)
+        writer(f"{target}2", partition_by="day")(spark.range(1), 0)
     with pytest.raises(TableError, match="needs a key"):
-        table_writer(target, mode="update")
+        writer(target, mode="update")
     (tmp_path / "mine").mkdir()
     with pytest.raises(TableError, match="not a table of Hightide"):
-        table_writer(f"parquet:{tmp_path / 'mine'}")(spark.range(1), 0)
+        writer(f"parquet:{tmp_path / 'mine'}")(spark.range(1), 0)
 
 
 def test_a_dropped_table_is_gone(spark, target):
-    table_writer(target)(spark.range(3), 0)
+    writer(target)(spark.range(3), 0)
     open_table(target).drop()
     assert open_table(target).snapshot() is None
     with pytest.raises(TableError, match="no table"):
         read(spark, target)
-    table_writer(target)(spark.range(2), 0)
+    writer(target)(spark.range(2), 0)
     assert len(rows_of(spark, target)) == 2
     assert not list(Path(target.partition(":")[2]).parent.glob("*lock*"))

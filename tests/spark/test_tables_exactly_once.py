@@ -21,7 +21,7 @@ from pyiceberg.table import Transaction
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
-from hightide.spark.tables import read, table_writer
+from hightide.spark.tables import read, writer
 from hightide.spark.tables.delta import DeltaStore
 from hightide.spark.tables.iceberg import IcebergStore
 from hightide.spark.tables.parquet import ParquetStore
@@ -141,11 +141,11 @@ def test_nothing_is_missing_or_twice_wherever_the_driver_dies(
     for batch, step in enumerate(death.steps):
         feed(spark, source, batch)
         death.armed = step
-        write = table_writer(f"{kind}:{table}", partition_by="day", name="events", compact_at=3)
+        write = writer(f"{kind}:{table}", partition_by="day", name="events", compact_at=3)
         with suppress(StreamingQueryException):
             run(spark, source, checkpoint, write)
         write.wait()
-    write = table_writer(f"{kind}:{table}", partition_by="day", name="events", compact_at=3)
+    write = writer(f"{kind}:{table}", partition_by="day", name="events", compact_at=3)
     run(spark, source, checkpoint, write)
     write.wait()
 
