@@ -155,7 +155,7 @@ class TestJson:
         # Batches are written in threads in which no session is active.
         with ThreadPoolExecutor(1) as elsewhere:
             assert elsewhere.submit(lambda: schema_of("n INT").type).result().names == ["n"]
-        with pytest.raises(BadSchema, match="'user STRUNG' cannot be read"):
+        with pytest.raises(BadSchema, match="'user STRUNG' is invalid"):
             assert schema_of("user STRUNG").type
 
     def test_is_parsed_once_whatever_is_filtered(self, spark) -> None:
@@ -269,7 +269,7 @@ class TestProtobuf:
         first, second = good.drop("_key", "_meta").collect()
         assert first.asDict(recursive=True) | {"at": None} == shop.ROW | {"at": None}
         assert second.asDict(recursive=True) == shop.BARE
-        assert "no message shop.Order" in reasons(bad)[0]
+        assert "not a message shop.Order" in reasons(bad)[0]
         made = encoded(good.where("user = 'ada'"), schema).first()
         assert shop.rows(shop.codec().decode([bytes(made.value)])[0]) == [shop.ROW]
 
