@@ -1,4 +1,4 @@
-"""Commands of `hightide`, run in the process of the tests: faster than a process for each."""
+"""Commands of `hightide`, run in the process of the tests, which is faster than a new process."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Which client runs which behaviour, and the brokers they run against.
 
-A behaviour that asks for `client` runs once with each client that can do all of what its
-`needs` marker names.  Brokers are shared by a whole session where a test does nothing to
-them that others could notice: tests make topics of their own.
+A test that takes `client` runs once with each client that has the abilities of its `needs` marker.
+Tests of a session share brokers where they do not disturb each other: each creates its topics.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import warnings
 import pytest
 
 with warnings.catch_warnings():
-    # The clients use what newer Pythons advise against; that is theirs to mend.
+    # The clients use deprecated features of Python; that is their business.
     warnings.simplefilter("ignore")
     from tests.conformance.adapters import aio, confluent, kafka_python, kcat
 
@@ -27,7 +26,7 @@ TRANSACTING = {
     "offsets.topic.num.partitions": 3,
     "offsets.topic.replication.factor": 1,
     "group.initial.rebalance.delay.ms": 0,
-    # Compaction soon, of what is known to be safely on disk.
+    # Compaction soon, of synced records only.
     "log.initial.task.delay.ms": 0,
     "log.flush.offset.checkpoint.interval.ms": 500,
     "log.cleaner.backoff.ms": 200,
@@ -95,7 +94,7 @@ def strict_broker():
 GROUP_SETTINGS = {
     "log.retention.ms": -1,
     "auto.create.topics.enable": False,
-    # Groups that form at once, and members that are soon missed.
+    # Groups form at once, and sessions of members expire soon.
     "group.initial.rebalance.delay.ms": 0,
     "group.min.session.timeout.ms": 500,
     "group.consumer.min.session.timeout.ms": 500,
@@ -109,7 +108,7 @@ GROUP_SETTINGS = {
 
 @pytest.fixture(scope="session")
 def group_broker():
-    """A broker for groups that are in a hurry."""
+    """A broker for groups, with short delays and sessions."""
     with Cluster(settings=GROUP_SETTINGS) as cluster:
         yield cluster
         assert cluster.is_running(), cluster.log()
@@ -124,7 +123,7 @@ def topic(broker):
 
 @pytest.fixture(scope="session")
 def transacting():
-    """A broker for transactions, which aborts what takes too long soon."""
+    """A broker for transactions, which aborts expired transactions soon."""
     with Cluster(settings={"log.retention.ms": -1, **TRANSACTING}) as cluster:
         yield cluster
         assert cluster.is_running(), cluster.log()
@@ -136,9 +135,9 @@ def transacting():
 
 @pytest.fixture(scope="session")
 def _three():
-    """Brokers with short sessions, so that a death is noticed soon.
+    """Brokers with short sessions, so that a failure is detected soon.
 
-    Leadership stays where it is: a test moves it when it wants to.
+    Leaders stay where they are: a test moves them explicitly.
     """
     settings = {
         **SETTINGS,
@@ -152,7 +151,7 @@ def _three():
 
 @pytest.fixture(scope="session")
 def _racked():
-    """Brokers in two racks, with the session timeout of production and leaders that go back."""
+    """Brokers in two racks, with the default session timeout and automatic preferred leaders."""
     settings = {
         **SETTINGS,
         "zookeeper.session.timeout.ms": 6000,
@@ -172,21 +171,21 @@ def _racked():
 
 @pytest.fixture
 def three(_three):
-    """Three brokers that run, with all replicas in sync."""
+    """Three running brokers, with all replicas in sync."""
     _three.heal()
     return _three
 
 
 @pytest.fixture
 def racked(_racked):
-    """Three brokers in the racks a, a and b that run, with all replicas in sync."""
+    """Three running brokers in the racks a, a and b, with all replicas in sync."""
     _racked.heal()
     return _racked
 
 
 @pytest.fixture(scope="session")
 def _three_transacting():
-    """Brokers with everything that transactions need on all three."""
+    """Three brokers with the replicated internal topics of transactions."""
     settings = {
         **SETTINGS,
         **TRANSACTING,
@@ -204,6 +203,6 @@ def _three_transacting():
 
 @pytest.fixture
 def three_transacting(_three_transacting):
-    """Three brokers that run, with all replicas in sync, and short timeouts of transactions."""
+    """Three running brokers, with all replicas in sync and short transaction timeouts."""
     _three_transacting.heal()
     return _three_transacting

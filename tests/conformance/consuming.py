@@ -1,8 +1,8 @@
-"""Members that go on polling and committing until they are told to stop, or killed.
+"""Members that poll and commit until they are stopped or killed.
 
-`Consuming` is one in a thread, `ConsumingProcess` one in a process that can be killed, paused and
-ended by signals.  Both commit what they were given before they poll again, and note everything in a
-`GroupHistory`.  The process is this file: what it notes goes to its standard output, line by line.
+`Consuming` is a member in a thread, `ConsumingProcess` one in a process that can be killed, paused
+and stopped by signals.  Both commit their records before they poll again, and note every event in a
+`GroupHistory`.  The process runs this module and prints its events to stdout, line by line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 with warnings.catch_warnings():
-    # The clients use what newer Pythons advise against; that is theirs to mend.
+    # The clients use deprecated features of Python; that is their business.
     warnings.simplefilter("ignore")
     from tests.conformance.adapters import Refused
     from tests.conformance.members import MEMBERS, AioMember, Change, Member
@@ -35,9 +35,9 @@ Note = Callable[[Event], None]
 def consume(
     name: str, client: str, options: Mapping[str, Any], note: Note, is_stopping: Callable[[], bool]
 ) -> None:
-    """Be a member: whatever it is given it commits, before it asks for more."""
+    """Run a member that commits all records before it polls again."""
     owed: dict[Partition, int] = {}
-    """What was read and could not be committed, as long as it is this member's to commit."""
+    """Read but uncommitted offsets of partitions that the member still owns."""
 
     def changed(change: Change) -> None:
         if change.partitions:
@@ -50,19 +50,20 @@ def consume(
     with MEMBERS[client](on_change=changed, **options) as member:
         while not is_stopping():
             owed.update(poll_once(name, member, note))
-            # aiokafka gives everything back at any time, in a thread of its own: too late here.
+            # aiokafka revokes partitions at any time, in another thread: too late for a commit
+            # here.
             if owed and (commit(name, member, dict(owed), note) or client == AioMember.client):
                 owed.clear()
     note(Event(now_s(), name, "ended", UNKNOWN, {}))
 
 
 def poll_once(name: str, member: Member, note: Note) -> dict[Partition, int]:
-    """What is to be committed of what has come."""
+    """Return the offsets to commit after these records."""
     before = member.generation()
     records = member.poll(0.1)
     if not records:
         return {}
-    # A rebalance within the poll leaves it open which generation a record belongs to.
+    # After a rebalance within the poll, the generation of a record is unknown.
     generation = before if member.generation() == before else UNKNOWN
     reads: dict[Partition, tuple[int, int]] = {}
     for record in records:
@@ -122,7 +123,7 @@ class Consuming(threading.Thread):
             self._history.note(Event(now_s(), self.name, "error", UNKNOWN, {}, text=repr(error)))
 
     def stop(self) -> None:
-        """Leave in order."""
+        """Leave the group."""
         self._is_stopping.set()
 
     def ended(self) -> None:
@@ -132,7 +133,7 @@ class Consuming(threading.Thread):
 
 
 class ConsumingProcess:
-    """A member in a process of its own."""
+    """A member in a separate process."""
 
     def __init__(
         self,
@@ -172,7 +173,7 @@ class ConsumingProcess:
             self._errors += line
 
     def stop(self) -> None:
-        """Leave in order."""
+        """Leave the group."""
         self.process.send_signal(signal.SIGTERM)
 
     def pause(self) -> None:
@@ -189,7 +190,7 @@ class ConsumingProcess:
         self._history.note(Event(now_s(), self.name, "ended", UNKNOWN, {}))
 
     def ended(self) -> None:
-        """Leave in order, and be gone."""
+        """Leave the group, and wait for the end of the process."""
         if self.process.poll() is None:
             self.stop()
         try:
@@ -198,7 +199,7 @@ class ConsumingProcess:
             self.process.kill()
             self._reap()
             raise AssertionError(f"{self.name} does not come to an end") from None
-        # One that was told to stop before it had begun has nothing to leave.
+        # A member that is stopped before it has joined has no group to leave.
         ways = (0, -signal.SIGKILL, -signal.SIGTERM)
         assert self.process.returncode in ways, self._errors.decode()
 
@@ -210,7 +211,7 @@ class ConsumingProcess:
         self.process.stderr.close()
 
 
-# -- what is told between processes ------------------------------------------------------------
+# -- messages between processes ----------------------------------------------------------------
 
 
 def dumped(event: Event) -> list[Any]:

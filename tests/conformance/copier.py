@@ -1,16 +1,15 @@
 """A process that copies a topic exactly once: consume, transform, produce, in transactions.
 
-It is what the documents of each client tell people to write, and no more careful than that.  It is
-made to be killed: its supervisor starts another one with the same transactional id, which resumes
-from the offsets that are committed together with the copies.
+It is what the documentation of each client recommends, and no more careful.  It may be killed at
+any time: its supervisor starts another one with the same transactional id, which resumes from the
+offsets that were committed together with the copies.
 
     python -m tests.conformance.copier '{"client": "aiokafka", "bootstrap": …, "source": …,
         "target": …, "group": …, "transactional_id": …, "size": 750, "partitions": [0, 2]}'
 
-With `partitions` it takes these for its own, and only the transactional id keeps a former life of
-it away.  Without, it shares them out with the other members of its group, and the generation of the
-group does it (KIP-447); aiokafka cannot do that.  It ends by itself only when it cannot go on; what
-it has to say goes to stderr.
+With `partitions` it assigns these to itself, and only the transactional id fences its predecessor.
+Without, the group assigns partitions, and the generation of the group fences predecessors
+(KIP-447); aiokafka cannot do that.  It exits only when it cannot continue, and logs to stderr.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from typing import Any
 SESSION_MS = 1500
 HEARTBEAT_MS = 300
 IDLE_S = 1.0
-"""A transaction that is not full is committed when nothing has come for so long."""
+"""An incomplete transaction is committed after no record has come for so long."""
 HUNG_S = 6.0
 PATIENCE_MS = 60_000
 
@@ -46,10 +45,10 @@ class Job:
     size: int = 750
     partitions: tuple[int, ...] | None = None
     protocol: str = "classic"
-    """Of the group; only confluent-kafka knows another (KIP-848)."""
+    """The group protocol; only confluent-kafka has another (KIP-848)."""
     transaction_timeout_ms: int = 10_000
     pause_s: float = 0.0
-    """How long each transaction is held open before its commit, to be hit by what happens."""
+    """How long each transaction stays open before its commit, so that faults hit it."""
 
 
 def say(text: object) -> None:
@@ -57,10 +56,10 @@ def say(text: object) -> None:
 
 
 class Watchdog(threading.Thread):
-    """Ends the process when nothing has moved for long, as a supervisor of services does.
+    """Ends the process after a long time without progress, as a service supervisor does.
 
-    A transactional producer of kafka-python forgets a request when its coordinator cannot be
-    reached at that moment, and then waits for the answer for ever.
+    A transactional producer of kafka-python drops a request when its coordinator is unreachable at
+    that moment, and then waits for the response for ever.
     """
 
     def __init__(self) -> None:
@@ -135,7 +134,7 @@ class ConfluentCopier:
 
     def _protocol(self) -> dict[str, object]:
         if self.job.protocol == "consumer":
-            return {"group.protocol": "consumer"}  # the broker says how long a session is
+            return {"group.protocol": "consumer"}  # the broker sets the session timeout
         return {"session.timeout.ms": SESSION_MS, "heartbeat.interval.ms": HEARTBEAT_MS}
 
     def _place(self, index: int, offset: int = -1001) -> Any:
@@ -145,7 +144,7 @@ class ConfluentCopier:
         self.was_shared_out = True
 
     def _gather(self) -> list[Any]:
-        """As many messages as a transaction has, of partitions that are still ours."""
+        """Return the messages of one transaction, from partitions that this member still owns."""
         found: list[Any] = []
         last_s = time.monotonic()
         while len(found) < self.job.size:
@@ -187,7 +186,7 @@ class ConfluentCopier:
             self._rewind()
 
     def _persist(self, work: Any, *given: Any) -> None:
-        """What may be tried again is tried again."""
+        """Call a function, again after a retriable error."""
         while True:
             WATCHDOG.moved()
             try:
@@ -212,7 +211,7 @@ class ConfluentCopier:
             try:
                 self.consumer.seek(position)
             except self.kafka.KafkaException as error:
-                say(f"cannot seek: {error}")  # it was taken away meanwhile
+                say(f"cannot seek: {error}")  # it was revoked meanwhile
 
 
 # -- kafka-python ------------------------------------------------------------------------------
@@ -342,7 +341,7 @@ class AioCopier:
             bootstrap_servers=self.job.bootstrap,
             transactional_id=self.job.transactional_id,
             transaction_timeout_ms=self.job.transaction_timeout_ms,
-            # It gives up on a record after the time that it waits for one answer.
+            # It gives up on a record after its request timeout.
             request_timeout_ms=self.job.transaction_timeout_ms,
             retry_backoff_ms=50,
         )
@@ -355,7 +354,7 @@ class AioCopier:
             request_timeout_ms=6000,
             retry_backoff_ms=50,
         )
-        # First the former life is fenced, and then it is asked how far it had come.
+        # Fence the predecessor first, and then read the offsets that it committed.
         await producer.start()
         await consumer.start()
         places = [TopicPartition(self.job.source, index) for index in self.job.partitions or ()]
@@ -398,7 +397,7 @@ COPIERS: dict[str, Any] = {
 
 
 def main() -> None:
-    logging.disable(logging.CRITICAL)  # clients tell of every broken connection
+    logging.disable(logging.CRITICAL)  # clients log every broken connection
     warnings.simplefilter("ignore")
     given = json.loads(sys.argv[1])
     if given.get("partitions") is not None:

@@ -1,8 +1,8 @@
-"""A topic that is copied exactly once by processes that die, and the judgement of the copy.
+"""A topic that processes copy exactly once while they are killed, and the check of the copy.
 
-Copiers (`copier.py`) are started again whenever they end, as a supervisor of processes would do.
-The copy is complete when the group's offsets are at the end of the source: they are committed with
-the copies, so nothing more can come then, and the copy is exact or it is not.
+Copiers (`copier.py`) are started again whenever they exit, as a supervisor would do.  The copy is
+complete when the group's offsets are at the end of the source: they are committed with the copies,
+so no record can follow, and the copy is final.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SIZE = 750
 
 
 def fill(bootstrap: str, topic: str, partitions: int, messages: int) -> dict[int, list[bytes]]:
-    """Write the source; the values of each partition."""
+    """Write the source; return the values of each partition."""
     producer = Producer(
         {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 20}
     )
@@ -60,7 +60,7 @@ def fill(bootstrap: str, topic: str, partitions: int, messages: int) -> dict[int
 def read_committed(
     bootstrap: str, topic: str, partitions: int, limit_s: float = 60.0
 ) -> dict[int, list[bytes | None]]:
-    """All that a reader of committed records sees, to the end of each partition."""
+    """Return all committed records, to the end of each partition."""
     found: dict[int, list[bytes | None]] = {index: [] for index in range(partitions)}
     settings = {"isolation.level": "read_committed", "enable.partition.eof": True}
     deadline_s = time.monotonic() + limit_s
@@ -79,7 +79,7 @@ def read_committed(
 
 
 class Copier:
-    """One copier and all of its lives."""
+    """One copier, which is started again after it exits."""
 
     def __init__(self, job: Mapping[str, Any], log: Path) -> None:
         self.job = job
@@ -109,7 +109,7 @@ class Copier:
             self._process.wait()
 
     def leave_for_dead(self) -> None:
-        """Let it sleep and start another in its place; it will wake, and must do no harm."""
+        """Pause it and start another in its place; when it resumes, it must do no harm."""
         assert self._process is not None
         if self._process.poll() is None:
             os.kill(self._process.pid, signal.SIGSTOP)
@@ -184,9 +184,9 @@ class Copying:
             copier.tend()
 
     def done(self) -> int:
-        """How many messages are copied, by the offsets that the group has committed.
+        """Return how many messages are copied, by the group's committed offsets.
 
-        Does not wait for an answer: while the value is unknown, returns the last known one.
+        It does not wait for a response: while the value is unknown, it returns the last known one.
         """
         patience_s, self.cluster.patience_s = self.cluster.patience_s, 0.2
         try:
@@ -216,7 +216,7 @@ def wait_for(
     *,
     clients: Iterable[str] = CLIENTS,
 ) -> None:
-    """Until those of these clients have copied so many; all are started again when they die."""
+    """Wait until the copiers of these clients have copied so many; restart all that exit."""
     waiting = [copying for copying in copyings if copying.client in clients]
     deadline_s = time.monotonic() + limit_s
     while waiting:

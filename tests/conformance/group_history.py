@@ -1,21 +1,21 @@
-"""What the members of a group were given, read and committed, and whether a group can explain it.
+"""The assignments, records and commits of a group's members, checked against Kafka's guarantees.
 
-Members note what happens to them while it happens, in threads or in processes of their own; the
-clock is the machine's.  When all is over, `GroupHistory.checked` judges it by Kafka's promises, and
-`check_group_log` does the same with what the coordinator wrote to `__consumer_offsets`.
+Members note every event when it happens, in threads or in separate processes; they share the
+machine's clock.  At the end, `GroupHistory.checked` checks the events, and `check_group_log` checks
+the records that the coordinator wrote to `__consumer_offsets`.
 
     unseen                  a record that was delivered to no member
-    gap                     an owner was given an offset, and not the one before
-    repeat                  an owner was given an offset again, or one before
-    skip                    an owner began behind anything that was ever committed
-    went-back               an owner began before an offset that had been committed
-    two-owners              one generation, one partition, and records of it for two members
-    overlap                 a member was given a partition before another had given it back
+    gap                     an owner got an offset, but not the one before
+    repeat                  an owner got an offset again, or one before
+    skip                    an owner began behind every committed offset
+    went-back               an owner began before a committed offset
+    two-owners              two members got records of one partition in one generation
+    overlap                 a member got a partition before another had revoked it
     old-generation          a commit was accepted after a member read in a later generation
     generation-went-back    of a member, or in the log
     commit-went-back        in the log
     shared-twice            a generation in the log gives a partition to two members
-    error                   a member was told an error that it could not get over
+    error                   a member got an error that it could not recover from
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Event(NamedTuple):
     kind: str
     """assigned, revoked, lost, delivered, committing, committed, refused, error or ended"""
     generation: int
-    """-1 where it is not certain"""
+    """-1 if unknown"""
     offsets: dict[Partition, Any]
-    """of what is delivered (first, last), of a commit its offset, of a change nothing"""
+    """first and last of delivered records, the offset of a commit, empty for an assignment"""
     begun_s: float = 0.0
     text: str = ""
 
@@ -60,18 +60,18 @@ class Anomaly(NamedTuple):
 
 
 class AnomaliesFound(AssertionError):
-    """A history that no group of Kafka's could have."""
+    """A history that a correct group cannot have."""
 
 
 @dataclass(slots=True)
 class Ownership:
-    """A member's time with a partition, from one change to the next."""
+    """The ownership of a partition by a member, from one change to the next."""
 
     member: str
     partition: Partition
     begun_s: float
     generation: int
-    """In which it was given the partition; -1 where that is not known."""
+    """The generation of the assignment; -1 if unknown."""
     ended_s: float = float("inf")
     end: str = ""
     end_generation: int = UNKNOWN
@@ -80,19 +80,19 @@ class Ownership:
 
 
 class GroupHistory:
-    """Noted by many threads, and judged by one when they are done."""
+    """Events that many threads note, and one thread checks at the end."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.events: list[Event] = []
         self.is_strict: dict[str, bool] = {}
-        """Whether the member tells when it has lost partitions, and not only gave them back."""
+        """Whether the client reports lost partitions separately from revoked ones."""
 
     def note(self, event: Event) -> None:
         with self._lock:
             self.events.append(event)
 
-    # -- what tests wait for ---------------------------------------------------------------
+    # -- conditions to wait for ------------------------------------------------------------
 
     def seen(self, partition: Partition) -> set[int]:
         found: set[int] = set()
@@ -107,7 +107,7 @@ class GroupHistory:
         return {place: offsets for place, offsets in found.items() if offsets}
 
     def owned(self) -> dict[str, set[Partition]]:
-        """What each member has now, by what it was told."""
+        """Return the current assignment of each member, by its own events."""
         found: dict[str, set[Partition]] = {}
         for event in list(self.events):
             mine = found.setdefault(event.member, set())
@@ -120,7 +120,7 @@ class GroupHistory:
         return found
 
     def committed(self) -> dict[Partition, int]:
-        """The highest offset of each partition whose commit was acknowledged."""
+        """Return the highest acknowledged commit of each partition."""
         found: dict[Partition, int] = defaultdict(int)
         for event in list(self.events):
             if event.kind == "committed":
@@ -128,7 +128,7 @@ class GroupHistory:
                     found[place] = max(found[place], offset)
         return dict(found)
 
-    # -- judging ---------------------------------------------------------------------------
+    # -- checks ----------------------------------------------------------------------------
 
     def checked(self, ends: Mapping[Partition, int]) -> None:
         raise_if_any(self.anomalies(ends))
@@ -167,9 +167,9 @@ class GroupHistory:
                 if other.partition == one.partition
                 and other.member != one.member
                 and one.begun_s < other.begun_s < one.ended_s
-                # The leader of a cooperative group may take a partition from one and give it to
-                # another at once, if the claim of the one was of an older generation (KIP-792):
-                # both learn of it in the same generation, and who is first is chance.
+                # The leader of a cooperative group may move a partition between members in one
+                # step if the old owner's claim was of an older generation (KIP-792): both learn of
+                # it in the same generation, in either order.
                 and (other.generation == UNKNOWN or other.generation != one.end_generation)
             ]
         return found
@@ -287,7 +287,7 @@ def _old_generations(events: Iterable[Event]) -> list[Anomaly]:
     return found
 
 
-# -- what the coordinator wrote ----------------------------------------------------------------
+# -- the log of the coordinator ----------------------------------------------------------------
 
 
 class Written(NamedTuple):
@@ -298,7 +298,7 @@ class Written(NamedTuple):
 
 
 def written_for(folder: Path, group: str) -> list[Written]:
-    """What a broker's replicas of `__consumer_offsets` hold about a group, in their order."""
+    """Return the records of a group in a broker's replicas of `__consumer_offsets`, in order."""
     found = []
     for partition in sorted(folder.glob("__consumer_offsets-*")):
         for segment in sorted(partition.glob("*.log")):
@@ -314,7 +314,7 @@ def written_for(folder: Path, group: str) -> list[Written]:
 
 
 def shared_out(assignment: bytes) -> set[Partition]:
-    """The partitions in an assignment of the consumer protocol."""
+    """Return the partitions in an assignment of the consumer protocol."""
     found: set[Partition] = set()
     if not assignment:
         return found
@@ -333,7 +333,7 @@ def shared_out(assignment: bytes) -> set[Partition]:
 def check_group_log(
     records: Iterable[Written], wanted: Iterable[Partition] = (), *, may_go_back: bool = False
 ) -> int:
-    """Raise AnomaliesFound unless generations and offsets only go on; the last generation."""
+    """Raise AnomaliesFound if a generation or offset went back; return the last generation."""
     found = []
     generation, offsets = 0, {}
     for key, value in records:
@@ -366,5 +366,5 @@ def _shared(value: Any, wanted: set[Partition]) -> list[Anomaly]:
 
 
 def now_s() -> float:
-    """The machine's clock, the same in all of its processes."""
+    """Return the machine's clock, which all processes share."""
     return time.monotonic()

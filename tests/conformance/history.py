@@ -1,22 +1,22 @@
-"""What clients sent, were told and read, and whether a log can explain all of it.
+"""The sends, responses and reads of clients, checked against the log.
 
-Writers note a `Send` before each record leaves them and how it ended; readers note every record
-with its offset.  When all is over, `History.checked` compares that with the partitions as they are
-then, whole and from their first offset on.  It knows nothing of brokers: what a history must be is
-said by Kafka's promises alone.  The kinds of anomalies have the names that Jepsen gave them.
+Writers note a `Send` before each record leaves them, and its outcome; readers note every record
+with its offset.  At the end, `History.checked` compares that with the whole partitions.  It knows
+nothing of brokers: it checks Kafka's guarantees alone.  Anomalies have the names that Jepsen gave
+them.
 
     lost-write              acknowledged by all replicas, and not in the log
-    inconsistent-offsets    a client read, or was told, another value at an offset than the log has
+    inconsistent-offsets    a client's value at an offset is not the value in the log
     duplicate               an idempotent writer's record is there twice
     nonmonotonic-send       an idempotent writer's records are not in the order of its sends
     realtime-order          acknowledged before the other was sent, and behind it in the log
     refused-write           refused for good, and written
     phantom                 in the log, and sent by no producer
     hole                    an offset of the log without a record
-    nonmonotonic-poll       a reader was given an offset again, or one before
-    poll-skip               a reader was not given an offset
-    unseen                  a reader waited for the end and was not given it
-    reader-error            a reader was told an error that it could not get over
+    nonmonotonic-poll       a reader got an offset again, or one before
+    poll-skip               a reader did not get an offset
+    unseen                  a reader waited for the end and did not get it
+    reader-error            a reader got an error that it could not recover from
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Partition = tuple[str, int]
 
 
 class Outcome(Enum):
-    """How a send ended.  UNKNOWN may have been written, or be written yet."""
+    """The outcome of a send.  UNKNOWN may have been written, or may be written later."""
 
     UNKNOWN = "unknown"
     ACKED = "acked"
@@ -43,7 +43,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """What a writer was promised."""
+    """A writer, and the guarantees of its settings."""
 
     name: str
     is_durable: bool = True
@@ -61,7 +61,7 @@ class Send:
     ended_s: float | None = None
     outcome: Outcome = Outcome.UNKNOWN
     offset: int | None = None
-    """As acknowledged; not every client tells."""
+    """The acknowledged offset; not every client reports it."""
     error: str = ""
 
 
@@ -72,12 +72,12 @@ class Anomaly(NamedTuple):
 
 
 class AnomaliesFound(AssertionError):
-    """A history that no log of Kafka's could have."""
+    """A history that no correct log explains."""
 
 
 @dataclass(slots=True)
 class Reading:
-    """What one reader was given, by partition and in the order in which it came."""
+    """The records that one reader got, by partition and in order."""
 
     name: str
     records: dict[Partition, list[tuple[int, bytes | None]]] = field(
@@ -91,7 +91,7 @@ class Reading:
 
 
 class History:
-    """Noted by many threads, and judged by one when they are done."""
+    """Events that many threads note, and one thread checks at the end."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
@@ -114,7 +114,7 @@ class History:
         return made
 
     def acked(self, send: Send, offset: int | None = None) -> None:
-        # Clients give a negative offset for what they do not know.
+        # Clients report an unknown offset as a negative one.
         send.offset = offset if offset is not None and offset >= 0 else None
         send.ended_s = self._now_s()
         send.outcome = Outcome.ACKED
@@ -126,7 +126,7 @@ class History:
         send.outcome = Outcome.REFUSED
 
     def failed(self, send: Send, error: object) -> None:
-        """The writer gave up; one of its tries may have been successful."""
+        """The writer gave up; one of its attempts may have succeeded."""
         send.error = str(error) or type(error).__name__
         send.ended_s = self._now_s()
 
@@ -145,7 +145,7 @@ class History:
         return [send for send in list(self.sends.values()) if send.outcome is not Outcome.ACKED]
 
     def ends(self) -> dict[Partition, int]:
-        """Per partition the end that the acknowledged offsets prove."""
+        """Return, per partition, the log end that the acknowledged offsets prove."""
         found: dict[Partition, int] = defaultdict(int)
         for send in self.acked_sends():
             if send.offset is not None:
@@ -153,13 +153,13 @@ class History:
         return dict(found)
 
     def stalls_s(self, since_s: float = 0.0) -> dict[Partition, float]:
-        """Per partition the longest time between two acknowledgements, the second since then.
+        """Return, per partition, the longest time between two acknowledgements, one since then.
 
-        Only those count that promise something.
+        Only sends of durable writers count.
         """
         times: dict[Partition, list[float]] = defaultdict(list)
         for send in self.acked_sends():
-            # Without an offset it was noted when the client ended.
+            # A send without an offset was noted when the client ended.
             if send.writer.is_durable and send.offset is not None and send.ended_s is not None:
                 times[send.partition].append(send.ended_s)
         return {
@@ -170,7 +170,7 @@ class History:
             for partition, found in times.items()
         }
 
-    # -- judging ---------------------------------------------------------------------------
+    # -- checks ----------------------------------------------------------------------------
 
     def checked(self, logs: Mapping[Partition, list[tuple[int, bytes | None]]]) -> None:
         """Raise AnomaliesFound unless these partitions, read to their ends, explain everything."""
@@ -256,7 +256,7 @@ class History:
 
 
 def _order_of_each(partition: Partition, placed: Iterable[tuple[Send, int]]) -> list[Anomaly]:
-    """Sends come in the order in which they were begun."""
+    """Check that sends are in the order in which they began."""
     found = []
     last: dict[Writer, tuple[Send, int]] = {}
     for send, offset in placed:

@@ -1,8 +1,8 @@
-"""Members of consumer groups, of three clients behind one small set of verbs.
+"""Members of consumer groups, of three clients behind one small interface.
 
-Each does what a user of that client would write: subscribe, poll, commit, close.  A member is used
-by one thread at a time; heartbeats are the client's own affair.  `changes` are the partitions that
-it was given and had to give back, in their order, as the client told its listener.
+Each does what a user of that client would write: subscribe, poll, commit, close.  One thread at a
+time uses a member; the client sends heartbeats.  `changes` are the assigned and revoked partitions,
+in order, as the client reported them to its listener.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from tests.conformance.adapters import DEADLINE_S, Refused, aio, confluent, kafk
 Partition = tuple[str, int]
 
 HEARTBEAT_MS = 300
-"""So short that a member hears of a rebalance soon."""
+"""So short that a member learns of a rebalance soon."""
 SESSION_MS = 6000
 ASKED_MS = 5000
-"""How long a client waits for one answer."""
+"""The request timeout of a client."""
 
 
 class Delivered(NamedTuple):
@@ -54,11 +54,11 @@ class Change(NamedTuple):
     kind: str
     partitions: frozenset[Partition]
     generation: int
-    """In which the member learned of it."""
+    """The generation in which the member learned of it."""
 
 
 class Member:
-    """What is the same for all clients."""
+    """The part that all clients share."""
 
     client: ClassVar[str]
     ASSIGNORS: ClassVar[frozenset[str]]
@@ -108,18 +108,18 @@ class Member:
         raise NotImplementedError
 
     def generation(self) -> int:
-        """Of the group, as the member knows it; the member epoch in the newer protocol."""
+        """Return the group's generation; in the consumer protocol, the member epoch."""
         raise NotImplementedError
 
     def joined_generation(self) -> int:
-        """The same, also while it is told what is its own in it."""
+        """Return the generation, also within a callback of the rebalance listener."""
         return self.generation()
 
     def member_id(self) -> str:
         raise NotImplementedError
 
     def commit(self, offsets: Mapping[Partition, int] | None = None, note: str = "") -> None:
-        """Commit these offsets, or the member's positions; Refused with Kafka's error."""
+        """Commit these offsets, or the member's positions; raise Refused with Kafka's error."""
         raise NotImplementedError
 
     def committed(self, partitions: Iterable[Partition]) -> dict[Partition, int | None]:
@@ -134,10 +134,10 @@ class Member:
         if self._on_change is not None:
             self._on_change(change)
 
-    # -- what tests wait for ---------------------------------------------------------------
+    # -- conditions to wait for ------------------------------------------------------------
 
     def read(self, count: int, limit_s: float = DEADLINE_S) -> list[Delivered]:
-        """At least so many records, and no more than that if the client can help it."""
+        """Return at least so many records, and no more if the client allows it."""
         found: list[Delivered] = []
         deadline = time.monotonic() + limit_s
         while len(found) < count:
@@ -146,7 +146,7 @@ class Member:
         return found
 
     def join(self, count: int | None = None, limit_s: float = DEADLINE_S) -> list[Delivered]:
-        """Poll until partitions are assigned, this many if it is said; what came meanwhile."""
+        """Poll until any, or so many, partitions are assigned; return the records."""
         found: list[Delivered] = []
         deadline = time.monotonic() + limit_s
         while not self.assignment() or (count is not None and len(self.assignment()) != count):
@@ -229,7 +229,7 @@ class ConfluentMember(Member):
         return {(partition.topic, partition.partition) for partition in self._consumer.assignment()}
 
     def generation(self) -> int:
-        # It has no other way to tell: the metadata is for producers, and begins with it.
+        # It has no other way to report it: the metadata for producers begins with the generation.
         found = bytes(self._consumer.consumer_group_metadata() or b"")
         assert found.startswith(b"CGMDv2:"), found
         return int(struct.unpack_from("<i", found, 7)[0])
@@ -302,12 +302,12 @@ class KafkaPythonMember(Member):
         self._consumer.subscribe(self.topics, listener=listener)
 
     def poll(self, timeout_s: float = 0.1, at_most: int = 500) -> list[Delivered]:
-        # Every poll that is too short restarts the join.
+        # A poll that is too short restarts the join.
         timeout_ms = int(timeout_s * 1000) if self._consumer.assignment() else 1000
         try:
             found = self._consumer.poll(timeout_ms=timeout_ms, max_records=at_most)
         except PythonError as error:
-            # It also complains of brokers that it has just heard are no more.
+            # It also logs errors about brokers that have just left the metadata.
             if error.retriable or isinstance(error, UnknownBrokerIdError):
                 return []
             raise kafka_python.refused(error) from None
@@ -357,7 +357,7 @@ def pairs(partitions: Iterable[Any]) -> set[Partition]:
 
 
 def listener_for(member: Member, base: type) -> Any:
-    """An object of the client's own class of listeners that tells the member."""
+    """Return a listener of the client's class that reports to the member."""
     told = {
         f"on_partitions_{kind}": lambda _, them, kind=kind: member.changed(kind, pairs(them))
         for kind in ("assigned", "revoked", "lost")
@@ -369,7 +369,7 @@ def listener_for(member: Member, base: type) -> Any:
 
 
 class AioMember(Member):
-    """Its loop runs in a thread, since its heartbeats need a loop that runs."""
+    """Its event loop runs in a thread, since heartbeats need a running loop."""
 
     client = aio.NAME
     ASSIGNORS = frozenset({"range", "roundrobin"})

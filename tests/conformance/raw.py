@@ -1,4 +1,4 @@
-"""A socket and bytes: what a client library would never let one send."""
+"""Requests over a plain socket, for bytes that no client library would send."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Raw:
         self._socket.close()
 
     def send(self, data):
-        """Send bytes as they are; the other side may already have hung up."""
+        """Send bytes; the broker may already have closed the connection."""
         with contextlib.suppress(ConnectionResetError, BrokenPipeError):
             self._socket.sendall(data)
 
@@ -46,12 +46,12 @@ class Raw:
         self.send(struct.pack(">i", len(body)) + body)
 
     def finish(self):
-        """Say that nothing more will come."""
+        """Close the sending side."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 
     def receive(self):
-        """The next answer without its length, or None when the broker has hung up."""
+        """Return the next response without its length, or None after the end of the connection."""
         head = self._exactly(4)
         if head is None:
             return None
@@ -73,16 +73,16 @@ class Raw:
         return found
 
     def ask(self, request, version, correlation_id=7):
-        """Send a request and return its answer, or None when the broker hangs up instead."""
+        """Send a request; return its response, or None if the broker closes the connection."""
         self.begin(request, version, correlation_id)
         return self.end(request, version, correlation_id)
 
     def begin(self, request, version, correlation_id=7):
-        """Send a request whose answer may take its time."""
+        """Send a request whose response may take long."""
         self.send(encode_request(request, version, correlation_id, "raw"))
 
     def end(self, request, version, correlation_id=7):
-        """The answer to what was begun."""
+        """Return the response to a request that `begin` sent."""
         answer = self.receive()
         if answer is None:
             return None
@@ -102,15 +102,15 @@ def advertised(cluster) -> dict[int, tuple[int, int]]:
 
 
 def served(versions: dict[int, tuple[int, int]]):
-    """Every API and version that the broker says it serves and that has a meaning."""
+    """Return every API and version that the broker advertises and serves."""
     for key, (low, high) in versions.items():
-        # Produce is advertised from 0 on, for the sake of old clients, and served from 3.
+        # Produce is advertised from version 0 for old clients, but served from 3.
         for version in range(max(low, api_of(REQUESTS[key]).versions[0]), high + 1):
             yield key, version
 
 
 def filled(cls: type, version: int, kind: str) -> Any:
-    """A message with empty arrays, with nulls, or with one blank element in each array."""
+    """Return a message with empty arrays, with nulls, or with one blank element per array."""
     values = {}
     for field in fields_of(cls):
         if not field.spec.carried_by(version):
@@ -167,7 +167,7 @@ def produce_request(topic, records, *, partition=0, acks=1, transactional_id=Non
 
 
 def produced(answer):
-    """The one partition of a Produce answer."""
+    """Return the one partition of a Produce response."""
     return answer.responses[0].partition_responses[0]
 
 
@@ -177,5 +177,5 @@ def good_batch(count=3, **options):
 
 
 def resident_bytes(cluster):
-    """The memory that the broker really holds."""
+    """Return the resident memory of the broker."""
     return int(Path(f"/proc/{cluster.pid()}/statm").read_text().split()[1]) * 4096

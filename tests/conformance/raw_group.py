@@ -1,4 +1,4 @@
-"""The requests of a group's member, sent by hand: what a client library would never get wrong."""
+"""The requests of a group member over a plain socket, also wrong ones that no client sends."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def new_group() -> str:
 
 
 def subscription(*topics: str) -> bytes:
-    """What a consumer of version 0 says of itself when it joins."""
+    """Return the subscription of a consumer, in version 0."""
     names = b"".join(struct.pack(">h", len(topic)) + topic.encode() for topic in topics)
     return struct.pack(">hi", 0, len(topics)) + names + struct.pack(">i", -1)
 
 
 def share(*partitions: Partition) -> bytes:
-    """What the leader of a group gives a member."""
+    """Return the assignment that a group's leader gives a member."""
     topics: dict[str, list[int]] = {}
     for name, index in partitions:
         topics.setdefault(name, []).append(index)
@@ -66,7 +66,7 @@ def share(*partitions: Partition) -> bytes:
 
 @dataclass
 class RawMember:
-    """A member on a connection of its own."""
+    """A member on its connection."""
 
     raw: Raw
     group: str
@@ -98,7 +98,7 @@ class RawMember:
         )
 
     def join(self, version: int = JOIN) -> ErrorCode:
-        """Join, with the member id that is asked for if one is."""
+        """Join, again with the member id that the coordinator requires, if it does."""
         answer = self.raw.ask(self.join_request(), version)
         if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
             self.member_id = answer.member_id
@@ -106,7 +106,7 @@ class RawMember:
         return self._joined(answer)
 
     def begin_to_join(self, version: int = JOIN) -> None:
-        """Join, and do not wait for the answer; `end_of_join` has it."""
+        """Send JoinGroup without waiting; `end_of_join` returns the response."""
         if not self.member_id and self.instance is None:
             answer = self.raw.ask(self.join_request(), version)
             assert answer.error_code == ErrorCode.MEMBER_ID_REQUIRED
@@ -150,7 +150,7 @@ class RawMember:
         return self.raw.ask(self.sync_request(shares, **given), version)
 
     def form(self, *partitions: Partition) -> RawMember:
-        """Be the only member, with these partitions."""
+        """Form the group as its only member, with these partitions."""
         assert self.join() is ErrorCode.NONE
         answer = self.sync({self.member_id: share(*partitions)})
         assert answer.error_code == 0, ErrorCode(answer.error_code)
@@ -210,7 +210,7 @@ def commit_request(
     note: str | None = "",
     epoch: int = -1,
 ) -> OffsetCommitRequest:
-    """Each partition is in a topic of its own, as far as the request is concerned."""
+    """Return the request's topics, one for each partition."""
     return OffsetCommitRequest(
         group_id=group,
         generation_id_or_member_epoch=generation,
@@ -236,7 +236,7 @@ def commit_request(
 def commit(
     raw: Raw, group: str, offsets: Mapping[Partition, int], version: int = COMMIT, **given: Any
 ) -> list[ErrorCode]:
-    """What each partition was told, in the order of the offsets."""
+    """Return the error of each partition, in the order of the offsets."""
     answer = raw.ask(commit_request(group, offsets, **given), version)
     found = {
         (topic.name, partition.partition_index): ErrorCode(partition.error_code)
@@ -253,7 +253,7 @@ def fetch_offsets(
     version: int = FETCH,
     **given: Any,
 ) -> dict[Partition, Any]:
-    """What is committed; None asks for all.  KeyError-free: the error of the group is raised."""
+    """Return the committed offsets, with None of all partitions; raise the group's error."""
     topics: dict[str, list[int]] | None = None
     if partitions is not None:
         topics = {}
@@ -299,7 +299,7 @@ def fetch_group(
 
 
 def offsets_of(raw: Raw, group: str, *partitions: Partition) -> dict[Partition, int]:
-    """The committed offsets alone; of all partitions when none are named."""
+    """Return only the committed offsets, of all partitions if none are named."""
     found = fetch_offsets(raw, group, partitions or None)
     return {place: committed.committed_offset for place, committed in found.items()}
 

@@ -1,7 +1,7 @@
-"""Transactions on the bare wire: each request by itself, with any version and any lie.
+"""Transactions over a plain socket: single requests, in any version, with any content.
 
-`RawProducer` keeps what a client would keep (producer id, epoch, sequences) and sends only what it
-is told to send, so that a test can leave out a step, repeat it, or come too late.
+`RawProducer` keeps the state of a client (producer id, epoch, sequences) and sends only the
+requests that a test asks for, so that a test can omit a step, repeat it, or send it too late.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ COME_AGAIN = {
 
 
 def find_coordinator(cluster: Any, name: str, kind: int = TRANSACTION) -> int:
-    """The broker that coordinates, as soon as there is one."""
+    """Wait for the coordinator, and return its broker id."""
 
     def look() -> int:
         able = cluster.able() if hasattr(cluster, "able") else cluster.brokers
@@ -68,7 +68,7 @@ def find_coordinator(cluster: Any, name: str, kind: int = TRANSACTION) -> int:
 def ask_coordinator(
     cluster: Any, name: str, request: Any, version: int, kind: int = TRANSACTION
 ) -> Any:
-    """The response of the coordinator, as soon as a live broker is the coordinator."""
+    """Return the response of the coordinator, after a wait for a live one."""
 
     def attempt() -> Any:
         broker_id = find_coordinator(cluster, name, kind)
@@ -84,7 +84,7 @@ def ask_coordinator(
 
 
 def settled(ask: Callable[[], ErrorCode]) -> ErrorCode:
-    """The first answer that is not to come again."""
+    """Repeat a request until its error is not retriable; return the response."""
     found = ErrorCode.NONE
 
     def look() -> bool:
@@ -97,7 +97,7 @@ def settled(ask: Callable[[], ErrorCode]) -> ErrorCode:
 
 
 class RawProducer:
-    """One that says what a test wants it to say."""
+    """A producer under the control of a test."""
 
     def __init__(self, cluster: Any, transactional_id: str, timeout_ms: int = 60_000) -> None:
         self.cluster = cluster
@@ -110,7 +110,7 @@ class RawProducer:
         return ask_coordinator(self.cluster, name or self.transactional_id, request, version, kind)
 
     def init(self, version: int = 4, *, keeps: bool = False) -> ErrorCode:
-        """InitProducerId; with `keeps` it says who it is (KIP-360)."""
+        """InitProducerId; with `keeps` it sends its producer id and epoch (KIP-360)."""
         given = {"producer_id": self.id, "producer_epoch": self.epoch} if keeps else {}
         request = InitProducerIdRequest(
             transactional_id=self.transactional_id,
@@ -128,7 +128,7 @@ class RawProducer:
         return settled(ask)
 
     def add(self, *partitions: tuple[str, int], version: int = 3) -> list[ErrorCode]:
-        """AddPartitionsToTxn; the code of each partition."""
+        """AddPartitionsToTxn; return the error code of each partition."""
         topics = [AddPartitionsToTxnTopic(name=name, partitions=[at]) for name, at in partitions]
         if version < 4:
             request = AddPartitionsToTxnRequest(
@@ -176,7 +176,7 @@ class RawProducer:
         version: int = 9,
         key: bytes | None = None,
     ) -> Any:
-        """One batch of the transaction; the partition's answer."""
+        """Produce one batch of the transaction; return the partition's response."""
         where = (topic, index)
         first = self._sequences.get(where, 0) if sequence is None else sequence
         records = transactional_batch(self, *values, sequence=first, key=key)
@@ -191,14 +191,14 @@ class RawProducer:
         return found
 
     def begin(self, topic: str, *values: bytes, index: int = 0) -> int:
-        """Add the partition and write there; the first offset."""
+        """Add the partition and write to it; return the first offset."""
         assert self.add((topic, index)) == [ErrorCode.NONE]
         found = self.write(topic, *values, index=index)
         assert found.error_code == 0, ErrorCode(found.error_code)
         return found.base_offset
 
     def end(self, *, commit: bool = True, version: int = 3, again: bool = True) -> ErrorCode:
-        """EndTxn; once, or until it is not told to come again."""
+        """EndTxn; once, or until the error is not retriable."""
         request = EndTxnRequest(
             transactional_id=self.transactional_id,
             producer_id=self.id,
@@ -223,7 +223,7 @@ class RawProducer:
     def commit_offsets(
         self, group: str, positions: Mapping[tuple[str, int], int], version: int = 3, **member: Any
     ) -> list[ErrorCode]:
-        """TxnOffsetCommit; the code of each partition."""
+        """TxnOffsetCommit; return the error code of each partition."""
         request = TxnOffsetCommitRequest(
             transactional_id=self.transactional_id,
             group_id=group,
@@ -297,7 +297,7 @@ def mark(
 
 
 def end_offset(cluster: Any, topic: str, isolation: int = COMMITTED, index: int = 0) -> int:
-    """Where readers of this isolation come to an end."""
+    """Return the end offset for readers of this isolation level."""
     wanted = ListOffsetsPartition(partition_index=index, timestamp=-1)
     request = ListOffsetsRequest(
         replica_id=-1,
@@ -313,7 +313,7 @@ def end_offset(cluster: Any, topic: str, isolation: int = COMMITTED, index: int 
 def fetch_part(
     cluster: Any, topic: str, offset: int = 0, isolation: int = COMMITTED, index: int = 0
 ) -> Any:
-    """The partition's answer to one Fetch."""
+    """Send one Fetch; return the partition's response."""
     wanted = FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=2**24)
     request = FetchRequest(
         max_wait_ms=0,
@@ -328,7 +328,7 @@ def fetch_part(
 
 
 def committed_values(cluster: Any, topic: str, index: int = 0) -> list[bytes | None]:
-    """All that a reader of committed records sees, by the rules of the protocol."""
+    """Return the values of all committed records, filtered as a consumer does."""
     found: list[bytes | None] = []
     offset, end = 0, end_offset(cluster, topic, COMMITTED, index)
     while offset < end:
@@ -359,7 +359,7 @@ def committed_values(cluster: Any, topic: str, index: int = 0) -> list[bytes | N
 def positions(
     cluster: Any, group: str, topic: str, *indexes: int, stable: bool = False
 ) -> list[tuple[int, ErrorCode]]:
-    """The committed offsets of a group, and how each was answered."""
+    """Return the committed offsets of a group, each with its error code."""
     wanted = OffsetFetchRequestTopic(name=topic, partition_indexes=list(indexes or (0,)))
     request = OffsetFetchRequest(group_id=group, topics=[wanted], require_stable=stable)
 

@@ -1,8 +1,7 @@
-"""Three brokers that replicate, and what can be asked of them one by one.
+"""A cluster with replication, and requests to its brokers one by one.
 
-Every request here goes to the named broker and to no other, so that a test can tell
-what each of them knows.  What is waited for has a deadline, and a test that waits in vain tells
-what it saw.
+Every request here goes only to the named broker, so that a test sees what each broker knows.  Every
+wait has a deadline, and a test that waits in vain says what it saw.
 """
 
 from __future__ import annotations
@@ -71,11 +70,11 @@ SETTINGS: Mapping[str, object] = {
     "replica.fetch.backoff.ms": 100,
     "controlled.shutdown.retry.backoff.ms": 200,
     "log.retention.ms": -1,
-    # Compaction soon; only what is known to be safely on disk is compacted.
+    # Compaction soon; it compacts only synced records.
     "log.initial.task.delay.ms": 0,
     "log.flush.offset.checkpoint.interval.ms": 500,
     "log.cleaner.backoff.ms": 200,
-    # A consumer that is no member of a group has these made as well, and each test waits for all
+    # A consumer without a group also causes the creation of this topic, and each test waits for all
     # replicas of all topics.
     "offsets.topic.num.partitions": 3,
     "transaction.state.log.num.partitions": 3,
@@ -83,10 +82,10 @@ SETTINGS: Mapping[str, object] = {
 
 
 class Replicated(Cluster):
-    """A cluster whose brokers are asked one by one."""
+    """A cluster with requests to single brokers."""
 
     patience_s = LIMIT_S
-    """How long a request may take, and how long to look for a broker that can answer it."""
+    """The limit of a request, and of the search for a broker that can serve it."""
 
     # -- asking ----------------------------------------------------------------------------
 
@@ -105,7 +104,7 @@ class Replicated(Cluster):
         return asyncio.run(exchange())
 
     def ask_controller(self, request: Any, codes: Callable[[Any], Iterable[int]]) -> Any:
-        """Ask the controller, until a broker answers that it is the controller."""
+        """Send a request to the controller, again after NOT_CONTROLLER."""
 
         def attempt() -> Any:
             try:
@@ -128,7 +127,7 @@ class Replicated(Cluster):
         ]
 
     def metadata(self, broker_id: int, *topics: str) -> Any:
-        """One broker's Metadata, of these topics or of all."""
+        """Return one broker's Metadata, of these topics or of all."""
         named = [MetadataRequestTopic(name=topic) for topic in topics] if topics else None
         request = MetadataRequest(topics=named, allow_auto_topic_creation=False)
         return self.ask(broker_id, request)
@@ -138,11 +137,11 @@ class Replicated(Cluster):
         return {partition.partition_index: partition for partition in found.partitions}
 
     def partition(self, topic: str, index: int = 0, broker_id: int = 0) -> Any:
-        """A partition as one broker knows it: the given one, or any that is awake."""
+        """Return a partition as one broker knows it: the given one, or any running one."""
         return self.partitions(broker_id or self.able()[0], topic)[index]
 
     def isrs(self, topic: str, index: int = 0) -> dict[int, list[int]]:
-        """The ISR as each broker that is awake knows it."""
+        """Return the ISR as each running broker knows it."""
         return {
             broker_id: sorted(self.partition(topic, index, broker_id).isr_nodes)
             for broker_id in self.able()
@@ -152,7 +151,7 @@ class Replicated(Cluster):
         return all(found == sorted(isr) for found in self.isrs(topic, index).values())
 
     def leader_now(self, topic: str, index: int = 0, *, not_any_of: Iterable[int] = ()) -> int:
-        """The leader, as soon as all brokers that are awake agree on one."""
+        """Wait until all running brokers agree on a leader, and return it."""
         unwanted = {-1, *not_any_of}
 
         def look() -> int:
@@ -172,12 +171,12 @@ class Replicated(Cluster):
             replica_node for replica_node in found.replica_nodes if replica_node != found.leader_id
         ]
 
-    # -- telling ---------------------------------------------------------------------------
+    # -- changes ---------------------------------------------------------------------------
 
     def place_topic(
         self, assignment: Mapping[int, Iterable[int]], name: str = "", **config: object
     ) -> str:
-        """A topic whose replicas are where the test wants them; underscores stand for dots."""
+        """Create a topic with given replicas; in setting names, underscores stand for dots."""
         made = name or f"placed-{time.monotonic_ns()}"
         self._create(
             CreatableTopic(
@@ -199,7 +198,7 @@ class Replicated(Cluster):
         return made
 
     def spread_topic(self, name: str, partitions: int, replication_factor: int) -> None:
-        """A topic whose replicas are where the controller puts them."""
+        """Create a topic whose replicas the controller places."""
         self._create(
             CreatableTopic(
                 name=name,
@@ -226,7 +225,7 @@ class Replicated(Cluster):
         assert result.error_code == 0, ErrorCode(result.error_code)
 
     def configure(self, kind: int, resource: str, **values: object) -> None:
-        """Change settings of a topic or a broker; returns when all that are awake know of it."""
+        """Change settings of a topic or a broker; return when all running brokers have them."""
         changes = [
             IncrementalAlterableConfig(
                 name=name.replace("_", "."), config_operation=0, value=str(value)
@@ -258,7 +257,7 @@ class Replicated(Cluster):
         return {config.name: config.value for config in result.configs}
 
     def reassign(self, topic: str, replicas: Iterable[int] | None, index: int = 0) -> ErrorCode:
-        """Begin to move a partition, or with None stop moving it."""
+        """Start a reassignment, or cancel it with None."""
         wanted = ReassignablePartition(
             partition_index=index, replicas=None if replicas is None else list(replicas)
         )
@@ -290,7 +289,7 @@ class Replicated(Cluster):
         return ErrorCode(answer.replica_election_results[0].partition_result[0].error_code)
 
     def lead_with(self, topic: str, leader: int, index: int = 0) -> None:
-        """Let this replica lead, by making it the preferred one."""
+        """Make this replica the leader, as the preferred replica."""
         found = self.partition(topic, index)
         if found.leader_id == leader:
             return
@@ -304,7 +303,7 @@ class Replicated(Cluster):
         eventually(lambda: self.leader_now(topic, index) == leader)
 
     def resign(self) -> tuple[int, int]:
-        """Let the controller hand its task to another broker; (who it was, who it is)."""
+        """Make the controller resign; return the old and the new controller."""
         before = self.metadata(self.able()[0]).controller_id
         answer = self.ask(before, ResignControllerRequest(), version=0)
         if answer.error_code:
@@ -314,7 +313,7 @@ class Replicated(Cluster):
     # -- records ---------------------------------------------------------------------------
 
     def write(self, topic: str, *values: bytes, index: int = 0, acks: int = -1) -> int:
-        """Write to the leader in one batch; the first offset."""
+        """Write one batch to the leader; return its first offset."""
         with Raw(self, self.leader_now(topic, index)) as raw:
             answer = write(raw, topic, *values, index=index, acks=acks)
         assert answer.error_code == 0, ErrorCode(answer.error_code)
@@ -335,7 +334,7 @@ class Replicated(Cluster):
             time.sleep(0.05)
 
     def unsettled(self) -> str:
-        """Why the cluster is not at rest, or nothing."""
+        """Return why the cluster is not at rest, or an empty text."""
         pictures = {}
         for broker_id in self.brokers:
             try:
@@ -368,23 +367,23 @@ class Replicated(Cluster):
         return f"brokers {different} differ from broker {self.brokers[0]}" if different else ""
 
     def check_brokers_failed_at_nothing(self) -> None:
-        """What a broker did not expect is a bug, even if all clients recovered from it."""
+        """Check that no broker logged a traceback: it is a bug even if all clients recovered."""
         for broker_id in self.brokers:
             said = self.log(broker_id)
             at = said.find("Traceback")
             assert at < 0, f"broker {broker_id} logged:\n{said[max(0, at - 500) : at + 4000]}"
 
-    # -- what is on the disks --------------------------------------------------------------
+    # -- the disks -------------------------------------------------------------------------
 
     def folder(self, broker_id: int, topic: str, index: int = 0) -> Path:
         return self.data(broker_id) / f"{topic}-{index}"
 
     def log_bytes(self, broker_id: int, topic: str, index: int = 0) -> bytes:
-        """A replica's batches as they are on the disk, whatever segments they are in."""
+        """Return a replica's batches as they are on disk, from all segments."""
         return segments_in(self.folder(broker_id, topic, index))
 
     def logged(self, broker_id: int, topic: str, index: int = 0) -> list[bytes | None]:
-        """The values in a replica's log, committed or not."""
+        """Return the values in a replica's log, committed or not."""
         found = []
         for segment in sorted(self.folder(broker_id, topic, index).glob("*.log")):
             for item in dump(segment):
@@ -393,7 +392,7 @@ class Replicated(Cluster):
         return found
 
     def check_equal_logs(self, topic: str, index: int = 0) -> None:
-        """All replicas have the same bytes, and these are whole."""
+        """Check that all replicas have the same bytes, and that all batches are valid."""
         replicas = sorted(self.partition(topic, index).replica_nodes)
         eventually(
             lambda: len({self.log_bytes(replica, topic, index) for replica in replicas}) == 1
@@ -405,12 +404,12 @@ class Replicated(Cluster):
                 assert not item.problems, item
 
     def check_equal_answers(self, topic: str, index: int = 0) -> None:
-        """All replicas serve the same bytes, from the first offset to the high watermark."""
+        """Check that all replicas serve the same bytes, from log start to high watermark."""
         replicas = sorted(self.partition(topic, index).replica_nodes)
         eventually(lambda: len({self.served(replica, topic, index) for replica in replicas}) == 1)
 
     def served(self, broker_id: int, topic: str, index: int = 0) -> bytes:
-        """What a consumer that was sent to this replica is given."""
+        """Return the values that a consumer gets from this replica."""
         found, offset = b"", 0
         with Raw(self, broker_id) as raw:
             while True:
@@ -424,13 +423,13 @@ class Replicated(Cluster):
                     return found
 
 
-# -- on the bare wire --------------------------------------------------------------------------
+# -- single requests ---------------------------------------------------------------------------
 
 
 def write(
     raw: Raw, topic: str, *values: bytes, index: int = 0, acks: int = -1, timeout_ms: int = 10_000
 ) -> Any:
-    """One batch; the partition's answer."""
+    """Produce one batch; return the partition's response."""
     return produced(
         raw.ask(write_request(topic, *values, index=index, acks=acks, timeout_ms=timeout_ms), 9)
     )
@@ -449,7 +448,7 @@ def write_request(
 def fetch(
     raw: Raw, topic: str, offset: int, *, index: int = 0, version: int = 12, **given: Any
 ) -> Any:
-    """One partition from an offset on; the partition's answer."""
+    """Fetch one partition from an offset on; return the partition's response."""
     wanted = FetchPartition(
         partition=index,
         fetch_offset=offset,
@@ -491,10 +490,10 @@ def list_offset(
 
 
 def segments_in(folder: Path) -> bytes:
-    """A log's segments one after the other."""
+    """Return the bytes of a log's segments, one after the other."""
     while True:
         try:
             return b"".join(file.read_bytes() for file in sorted(folder.glob("*.log")))
         except FileNotFoundError:
-            # Cleaned or deleted by the broker between the listing and the reading.
+            # The broker cleaned or deleted it between the listing and the read.
             assert folder.exists(), folder

@@ -1,7 +1,7 @@
-"""A group whose members come, leave, are killed and fall asleep, as chance will have it.
+"""A group whose members join, leave, are killed and are paused at random.
 
-The members are of all clients and in processes of their own; a producer writes meanwhile.  At the
-end those that are left read everything, and then the histories of all of them are judged.
+The members are of all clients, in separate processes, while a producer writes.  At the end the
+remaining members read everything, and then the histories of all members are checked.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tests.support.eventually import eventually
 
 SESSION_MS = 1500
 MOST = 4
-"""Members at a time."""
+"""The largest number of members at a time."""
 CALM_S = 60.0
 
 
 class Storm:
-    """`begin`, some `step`s, and `end`, which judges."""
+    """Call `begin`, some `step`s, and `end`, which checks the histories."""
 
     def __init__(
         self,
@@ -64,10 +64,10 @@ class Storm:
         self.writing.is_stopping.set()
         self._stack.close()
 
-    # -- what may happen -------------------------------------------------------------------
+    # -- steps -----------------------------------------------------------------------------
 
     def step(self) -> str:
-        """Let one thing happen; what it was."""
+        """Do one random step; return its name."""
         may = [self.come] if len(self.members) < 2 else [self.leave, self.die, self.sleep]
         if 2 <= len(self.members) < MOST:
             may += [self.come, self.come]
@@ -89,8 +89,8 @@ class Storm:
         )
         self._stack.callback(made.ended)
         self.members.append(made)
-        # Most have work before the next thing happens; with more members than partitions or a
-        # rebalance that does not end, no member would.
+        # Most members get records before the next step; with more members than partitions, or in
+        # an endless rebalance, none would.
         if self.dice.random() < 0.8:
             eventually(lambda: self.history.owned().get(made.name), CALM_S)
 
@@ -101,7 +101,7 @@ class Storm:
         self._one(out=True).kill()
 
     def sleep(self) -> None:
-        """Longer than a session, and wake up as a stranger."""
+        """Pause a member for longer than its session, so that it resumes as an unknown member."""
         sleeper = self._one(out=False)
         sleeper.pause()
         time.sleep(self.dice.uniform(0.2, 1.5) * SESSION_MS / 1000)
@@ -116,7 +116,7 @@ class Storm:
     # -- the end ---------------------------------------------------------------------------
 
     def end(self) -> None:
-        """Let those that are left read everything and leave; AnomaliesFound if it was not right."""
+        """Let the remaining members read everything and leave; raise AnomaliesFound."""
         while len(self.members) < 2:
             self.come()
         self.writing.is_stopping.set()
@@ -128,7 +128,7 @@ class Storm:
         self.history.checked(ends)
 
     def check_log(self, broker_id: int = 1, *, classic: bool = True) -> int:
-        """The coordinator's own record of it; the last generation."""
+        """Check the coordinator's log of the group; return the last generation."""
         records = written_for(self.cluster.data(broker_id), self.group)
         assert records
         generation = check_group_log(records, self.written.ends())

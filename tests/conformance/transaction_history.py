@@ -1,18 +1,17 @@
-"""What transactional producers did and were told, and whether what is committed explains it.
+"""The transactions of producers and their outcomes, checked against the committed records.
 
-A `Producer` here is one life of a client: the next one that asks for the same transactional id
-fences it.  Each notes its transactions: what was sent, what end was asked for, and what came of
-that.  When all is over, `TransactionHistory.checked` compares that with the partitions as a reader
-of committed records sees them then.  It knows nothing of brokers.
+A `Producer` here is one instance of a client: the next one with the same transactional id fences
+it. Each notes its transactions: the sends, the requested end, and its outcome.  At the end,
+`TransactionHistory.checked` compares that with the committed records.  It knows nothing of brokers.
 
     aborted-read        a record is read whose transaction was aborted, or never to be committed
     torn-transaction    some records of a transaction are read, and others are not
     lost-transaction    a commit was confirmed, and its records are not there
-    zombie              a commit was asked for after another producer had taken over, and was done
-    early-read          a record was read before anybody asked for its commit
+    zombie              a commit succeeded that began after another producer had taken over
+    early-read          a record was read before its commit was requested
     dirty-read          a record was read that committed readers do not see in the end
-    unseen              a reader waited for the end and was not given a record
-    nonmonotonic-poll   a reader was given an offset again, or one before
+    unseen              a reader waited for the end and did not get a record
+    nonmonotonic-poll   a reader got an offset again, or one before
     duplicate           a record is there twice
     nonmonotonic-send   records of a transactional id are not in the order in which it sent them
     realtime-order      committed before the other was begun, and behind it in the log
@@ -41,7 +40,7 @@ NOWHERE: Partition = ("", -1)
 
 
 class Fate(Enum):
-    """What the producer was told.  Of an UNKNOWN one it was told nothing, or an error."""
+    """The outcome that the producer knows.  UNKNOWN: no response, or an error."""
 
     UNKNOWN = "unknown"
     COMMITTED = "committed"
@@ -50,7 +49,7 @@ class Fate(Enum):
 
 @dataclass(slots=True, eq=False)
 class Producer:
-    """One life of a client with a transactional id."""
+    """One instance of a client with a transactional id."""
 
     transactional_id: str
     number: int
@@ -71,7 +70,7 @@ class Transaction:
     begun_s: float
     sent: list[Sent] = field(default_factory=list)
     positions: dict[Partition, int] = field(default_factory=dict)
-    """Offsets of a group that are part of it."""
+    """Offsets of a group that the transaction commits."""
     commit_asked_s: float | None = None
     ended_s: float | None = None
     fate: Fate = Fate.UNKNOWN
@@ -83,7 +82,7 @@ class Transaction:
 
 @dataclass(slots=True)
 class CommittedReading:
-    """What one reader of committed records was given, and when."""
+    """The records that one reader of committed records got, and when."""
 
     name: str
     records: dict[Partition, list[tuple[int, bytes | None, float]]] = field(
@@ -92,7 +91,7 @@ class CommittedReading:
 
 
 class TransactionHistory:
-    """Noted by many threads, and judged by one when they are done."""
+    """Events that many threads note, and one thread checks at the end."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
@@ -105,14 +104,14 @@ class TransactionHistory:
     # -- noting ----------------------------------------------------------------------------
 
     def producer(self, transactional_id: str) -> Producer:
-        """A producer is about to ask for a transactional id."""
+        """A producer is about to take a transactional id."""
         with self._lock:
             lives = self._lives[transactional_id]
             lives.append(Producer(transactional_id, len(lives) + 1))
             return lives[-1]
 
     def ready(self, producer: Producer) -> None:
-        """It was told that it is the one who has it."""
+        """The producer owns the transactional id now."""
         producer.ready_s = self._now_s()
 
     def begin(self, producer: Producer) -> Transaction:
@@ -150,7 +149,7 @@ class TransactionHistory:
             transaction for transaction in self.transactions if transaction.fate is Fate.COMMITTED
         ]
 
-    # -- judging ---------------------------------------------------------------------------
+    # -- checks ----------------------------------------------------------------------------
 
     def checked(
         self, logs: Mapping[Partition, Log], positions: Mapping[Partition, int] | None = None
@@ -221,12 +220,12 @@ class TransactionHistory:
         return found
 
     def _successor_s(self, producer: Producer) -> float:
-        """When another producer learned that it owns the transactional id."""
+        """Return when another producer learned that it owns the transactional id."""
         later = self._lives[producer.transactional_id][producer.number :]
         return min((transaction.ready_s for transaction in later), default=float("inf"))
 
     def _order(self, places: Mapping[tuple[Partition, bytes | None], list[int]]) -> list[Anomaly]:
-        """The records of a transactional id come in the order in which they were sent."""
+        """Check that the records of a transactional id are in the order of its sends."""
         last: dict[tuple[str, Partition], tuple[int, bytes]] = {}
         found = []
         for transaction in sorted(
@@ -248,7 +247,7 @@ class TransactionHistory:
     def _realtime_order(
         self, places: Mapping[tuple[Partition, bytes | None], list[int]]
     ) -> list[Anomaly]:
-        """What was committed before another transaction was begun comes before it."""
+        """Check that a transaction committed before another began comes before it."""
         found = []
         for partition in {
             sent.partition for transaction in self.transactions for sent in transaction.sent
@@ -314,7 +313,7 @@ class TransactionHistory:
         places: Mapping[tuple[Partition, bytes | None], list[int]],
         positions: Mapping[Partition, int],
     ) -> list[Anomaly]:
-        """The offsets of a group are those of the transactions whose records are read."""
+        """Check that a group's offsets are those of the transactions whose records are read."""
         expected: dict[Partition, int] = {}
         for transaction in self.transactions:
             if any((sent.partition, sent.value) in places for sent in transaction.sent):
@@ -335,7 +334,7 @@ class TransactionHistory:
 def copy_anomalies(
     source: Mapping[int, Iterable[bytes | None]], target: Mapping[int, Iterable[bytes | None]]
 ) -> list[Anomaly]:
-    """Is the target, partition by partition, what the source is, in its order?"""
+    """Compare target and source, partition by partition, in order."""
     found = []
     for index in sorted({*source, *target}):
         wanted, copied = list(source.get(index, ())), list(target.get(index, ()))

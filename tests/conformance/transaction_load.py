@@ -1,9 +1,9 @@
-"""Producers that go on with their transactions, whatever happens to the brokers.
+"""Producers that write transactions during faults of the brokers.
 
-Each client has a producer in a thread of its own.  A transaction has records for every partition
-and perhaps the offset of a group, and every fourth one is aborted.  A producer that is refused
-something is thrown away, and another one with the same transactional id goes on.  A reader of
-committed records goes along.  Everything is noted in a `TransactionHistory`, and judged at the end.
+Each client has a producer in a thread.  A transaction has records for every partition and perhaps
+the offset of a group, and every fourth one is aborted.  A producer that gets an error is closed,
+and another one with the same transactional id continues.  Meanwhile a reader reads the committed
+records.  A `TransactionHistory` notes every event, and checks them at the end.
 
     with TransactionLoad(cluster, topic, partitions=3) as load:
         cluster.kill(2)
@@ -31,10 +31,10 @@ from tests.conformance.workload import CONFLUENT_GETS_OVER
 
 TIMEOUT_MS = 10_000
 PATIENCE_S = 60.0
-# Not kafka-python's: its producer waits for ever when its coordinator could not be reached once.
+# Not kafka-python's: its producer waits for ever after its coordinator was unreachable once.
 ENDURING = (confluent.NAME, aio.NAME)
-# librdkafka waits for a former coordinator of its group until any broker comes or goes, however
-# long one lets it; copiers of confluent-kafka have a supervisor that ends them then.
+# librdkafka waits without limit for a former coordinator of its group, until any broker joins or
+# leaves; a supervisor ends copiers of confluent-kafka then.
 WITHOUT_OFFSETS = confluent.NAME
 CLIENTS_DURING_OUTAGES = (aio.NAME,)
 LAST = b"the last record"
@@ -100,7 +100,7 @@ class TransactionalWriter(threading.Thread):
 
 
 class CommittedReader(threading.Thread):
-    """Reads everything that is committed, as it comes, up to the last record of each partition."""
+    """Reads committed records as they come, up to the last record of each partition."""
 
     def __init__(self, load: TransactionLoad) -> None:
         super().__init__(name="committed reader", daemon=True)
@@ -207,14 +207,14 @@ class TransactionLoad:
         self.history.checked(logs, groups)
 
     def _end_what_is_open(self) -> None:
-        """Abort the transactions that stopped producers left, by their successors."""
+        """Abort the transactions of stopped producers, through their successors."""
         for writer in self.writers:
             PRODUCERS[writer.client](self.cluster.bootstrap, writer.transactional_id).close()
 
     def wait_for_commits(
         self, count: int = 2, limit_s: float = 40.0, *, clients: Iterable[str] = ENDURING
     ) -> None:
-        """Until these have committed so many transactions that were begun from now on."""
+        """Wait until these clients have committed so many transactions that begin from now on."""
         began_s = time.monotonic()
         wanted = {writer.transactional_id for writer in self.writers if writer.client in clients}
         while True:

@@ -1,8 +1,8 @@
-"""Writers and readers that go on, whatever happens to the brokers, until they are told to stop.
+"""Writers and readers that run through faults of the brokers until they are stopped.
 
-Each client has a writer and a reader, in a thread of its own, that note everything in a `History`.
-They are set up as a careful user would: acks=all, idempotence, and more patience than any fault
-lasts.  Nothing here knows which fault that is.
+Each client has a writer and a reader, each in a thread, that note every event in a `History`.
+Their settings are those of a careful user: acks=all, idempotence, and timeouts longer than any
+fault.
 
     with Load(cluster.bootstrap, topic, partitions=3) as load:
         cluster.kill(2)
@@ -36,14 +36,14 @@ from tests.conformance.history import History, Partition, Reading, Send, Writer
 
 PACE_S = 0.02
 PATIENCE_S = 90.0
-"""How long a client tries to deliver a record, and a reader to come to the end."""
+"""How long a client tries to deliver a record, and a reader to reach the end."""
 ANSWER_MS = 6000
-"""How long a client waits for one answer before it asks another broker."""
+"""The request timeout, after which a client tries another broker."""
 GAVE_UP = "kcat gave up: "
 
 
 class Worker(threading.Thread):
-    """A client at work; `join` raises what made it fail."""
+    """A client in a thread; `ended` raises the error that ended it."""
 
     client: ClassVar[str]
 
@@ -58,14 +58,14 @@ class Worker(threading.Thread):
     def run(self) -> None:
         try:
             self.work()
-        except BaseException as failure:  # told by `ended`
+        except BaseException as failure:  # `ended` raises it
             self._failure = failure
 
     def work(self) -> None:
         raise NotImplementedError
 
     def ended(self, timeout_s: float = PATIENCE_S + 15) -> None:
-        """Wait until it is done; raises what went wrong."""
+        """Wait for the end of the thread; raise its error."""
         self.join(timeout_s)
         assert not self.is_alive(), f"{self.name} does not come to an end"
         if self._failure is not None:
@@ -94,7 +94,7 @@ class Writing(Worker):
         self.pace_s = pace_s
 
     def sends(self) -> Iterator[Send]:
-        """The next record each time it is asked; ends when the writer is to stop."""
+        """Yield the next record to send, until the writer is stopped."""
         for index in itertools.cycle(self.indexes):
             if self.is_stopping.is_set():
                 return
@@ -191,7 +191,7 @@ class AioWriting(Writing):
             bootstrap_servers=self.bootstrap,
             acks="all",
             enable_idempotence=True,
-            # It gives up on a record after the time that it waits for one answer.
+            # It gives up on a record after its request timeout.
             request_timeout_ms=int(PATIENCE_S * 1000),
             linger_ms=5,
         )
@@ -216,11 +216,10 @@ class AioWriting(Writing):
 
 
 class KcatWriting(Writing):
-    """A kcat per partition, fed by a pipe.  It tells at its end whether all was delivered.
+    """A kcat per partition, fed by a pipe.  At its end it reports whether all was delivered.
 
-    It ends by itself when it has lost its connections to all brokers, even if that was one after
-    the other.  Then another one goes on, as another writer: what the first had sent may be written
-    yet.
+    kcat exits when it has lost its connections to all brokers, even one after the other.  Then a
+    new kcat continues as another writer: records of the first may still be written.
     """
 
     client = kcat.NAME
@@ -277,7 +276,7 @@ class KcatWriting(Writing):
 
 
 class Reader(Worker):
-    """Reads all partitions from their beginning on."""
+    """Reads all partitions from their start."""
 
     def __init__(
         self, history: History, bootstrap: str, topic: str, indexes: Iterable[int]
@@ -288,7 +287,7 @@ class Reader(Worker):
         self._deadline_s = float("inf")
 
     def finish_at(self, ends: dict[Partition, int]) -> None:
-        """Read to these ends, but not for ever, and stop."""
+        """Read to these ends, within a limit, and stop."""
         self._ends = ends
         self._deadline_s = time.monotonic() + PATIENCE_S
         self.is_stopping.set()
@@ -403,9 +402,9 @@ class AioReader(Reader):
 
 
 class KcatReader(Reader):
-    """A kcat per partition, read line by line; values of ours have no line ends in them.
+    """A kcat per partition, read line by line; the values contain no line ends.
 
-    It ends by itself when no broker can be reached; then another one goes on from there.
+    kcat exits when no broker can be reached; then a new kcat continues from there.
     """
 
     client = kcat.NAME
@@ -467,19 +466,19 @@ READERS: dict[str, type[Reader]] = {
 
 
 def installed() -> list[str]:
-    """The clients that can be had on this machine."""
+    """Return the clients that are installed on this machine."""
     return [name for name in READERS if name != kcat.NAME or kcat.is_installed()]
 
 
-# -- all of them -------------------------------------------------------------------------------
+# -- all clients -------------------------------------------------------------------------------
 
 
 class Load:
     """Every client writes and reads one topic, until the end of the `with` block.
 
-    Then the writers stop and see that all was acknowledged (but for those that `may_fail`, and for
-    kcat where it gave up by itself), the readers come to the end, and the history is judged.  A
-    test that has failed already is not judged further.
+    Then the writers stop and check that all sends were acknowledged (except for clients that
+    `may_fail`, and for kcat where it exited), the readers reach the end, and the history is
+    checked. After a failure of the test, the history is not checked.
     """
 
     def __init__(
@@ -542,7 +541,7 @@ class Load:
         assert not unacked, f"{len(unacked)} were not acknowledged: {unacked[:10]}"
 
     def wait_for_acks(self, limit_s: float = 30.0) -> None:
-        """Wait until every partition has acknowledged something from now on."""
+        """Wait until every partition has acknowledged a send that began from now on."""
         began = time.monotonic()
         while True:
             acked = {
@@ -556,7 +555,7 @@ class Load:
             assert time.monotonic() < began + limit_s, f"no acknowledgements in {missing}"
             for writer in self.writers:
                 if not writer.is_alive():
-                    writer.ended()  # raises what ended it
+                    writer.ended()  # raises its error
             time.sleep(0.02)
 
     def longest_stall_s(self, since_s: float = 0.0) -> float:
@@ -566,9 +565,9 @@ class Load:
 def read_log(
     bootstrap: str, topic: str, index: int, history: History | None = None
 ) -> list[tuple[int, bytes | None]]:
-    """A partition from its first offset to its end, by a client that was not there before.
+    """Return a partition from its first offset to its end, read by a new client.
 
-    What was acknowledged must come to be readable, so it waits for that, but not for ever.
+    Acknowledged records must become readable, so it waits for them, within a limit.
     """
     expected = history.ends().get((topic, index), 0) if history is not None else 0
     where = TopicPartition(topic, index)

@@ -1,8 +1,7 @@
-"""Four Kafka clients behind one small set of verbs, so that one behaviour is written once.
+"""Four Kafka clients behind one small interface, so that each behaviour is tested by one test.
 
-Each adapter does what a user of that client would write, and nothing clever: a fresh client
-per call, explicit offsets, no groups.  What a client cannot express is missing from `can`,
-and the behaviour is then not run with it.
+Each adapter does what a user of that client would write: a new client per call, explicit offsets,
+no groups.  `CAN` names the abilities of a client; a test that needs another does not run with it.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 
 from hightide.wire.errors import ErrorCode
 
-# How long a client may take for what should be prompt. It is reached only when a test fails.
+# The limit for calls that should be prompt. It is reached only when a test fails.
 DEADLINE_S = 25.0
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -21,7 +20,7 @@ ERROR_NAMES = {code.value: code.name for code in ErrorCode}
 
 @dataclass(frozen=True)
 class Record:
-    """What is sent."""
+    """A record to send."""
 
     value: bytes | None
     key: bytes | None = None
@@ -31,7 +30,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Read:
-    """What is received."""
+    """A received record."""
 
     partition: int
     offset: int
@@ -42,7 +41,7 @@ class Read:
 
 
 class Refused(Exception):
-    """The client was told an error; `name` is Kafka's name for it, or the client's own."""
+    """The client raised an error; `name` is Kafka's name of it, or the client's."""
 
     def __init__(self, name: str, detail: object = "") -> None:
         super().__init__(f"{name} {detail}")

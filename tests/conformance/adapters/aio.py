@@ -1,4 +1,4 @@
-"""aiokafka, each call in an event loop of its own."""
+"""aiokafka, each call in a new event loop."""
 
 from __future__ import annotations
 

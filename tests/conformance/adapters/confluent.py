@@ -192,7 +192,7 @@ def admin(bootstrap):
 
 
 def ask(bootstrap, question):
-    """Ask for one thing; the client must outlive the answer, or its futures never end."""
+    """Send one request; the client must outlive the response, or its futures never end."""
     client = admin(bootstrap)
     try:
         (future,) = question(client).values()
@@ -268,7 +268,7 @@ def max_timestamp(bootstrap, topic, partition=0):
 
 
 def groups(bootstrap, *, state=None, kind=None):
-    """State and kind of each group, in small letters."""
+    """Return state and type of each group, in lower case."""
     wanted: dict[str, Any] = {}
     if state is not None:
         wanted["states"] = {ConsumerGroupState[state.upper()]}
@@ -299,7 +299,7 @@ def delete_group(bootstrap, group):
 def group_offsets(bootstrap, group):
     wanted = [ConsumerGroupTopicPartitions(group)]
     found = ask(bootstrap, lambda client: client.list_consumer_group_offsets(wanted))
-    # Notes are not told: it takes one byte more than there is, unless it has written them itself.
+    # Without metadata: the client reads one byte too many, unless it wrote the metadata itself.
     return {
         (topic_partition.topic, topic_partition.partition): (topic_partition.offset, None)
         for topic_partition in found.topic_partitions

@@ -254,7 +254,7 @@ def delete_records(bootstrap, topic, before, partition=0):
 
 
 def groups(bootstrap, *, state=None, kind=None):
-    """State and kind of each group, in small letters."""
+    """Return state and type of each group, in lower case."""
     with admin(bootstrap) as client:
         found = client.list_groups(
             states_filter=state and [state], types_filter=kind and [kind.lower()]

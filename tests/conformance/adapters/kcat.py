@@ -1,4 +1,4 @@
-"""kcat, run as people run it: one command per question."""
+"""kcat, as users run it: one command per call."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def kcat(bootstrap, *arguments, stdin=b""):
 def produce(
     bootstrap, topic, records, *, partition=0, acks="all", codec="none", idempotent=False, **given
 ):
-    """Records in a row that share headers and key go in one command."""
+    """Write consecutive records that share headers and key with one command."""
     options = [
         *("-X", f"acks={acks}"),
         *("-X", f"enable.idempotence={str(idempotent).lower()}"),
@@ -73,7 +73,7 @@ def produce(
             for name, value in headers:
                 more += ["-H", f"{name}={value.decode()}"]
             if group == [None]:
-                # It skips empty lines, but not a key with nothing after it.
+                # kcat skips empty lines, but not a key without a value.
                 null = ["-P", "-t", topic, "-p", str(partition), "-Z", "-K", ":", *options, *more]
                 kcat(bootstrap, *null, stdin=key + b":\n")
                 continue

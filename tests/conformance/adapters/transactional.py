@@ -1,8 +1,8 @@
-"""Transactional producers of three clients behind one small set of verbs.
+"""Transactional producers of three clients behind one small interface.
 
-A producer has its transactional id from its creation, which fences the previous producer.
-What the broker refuses comes as `Refused`.  `send` only hands a record over; `flush` returns when
-all of them are acknowledged, and `commit` does that by itself.
+A producer takes its transactional id when it is created, which fences the previous producer.  An
+error of the broker is raised as `Refused`.  `send` only queues a record; `flush` returns when all
+records are acknowledged, and `commit` flushes first.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.conformance.adapters import DEADLINE_S, aio, confluent, kafka_python
 
 PATIENCE_MS = int(DEADLINE_S * 1000)
 FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "ProducerFenced"}
-"""The names under which clients tell that another producer has taken over."""
+"""The names of the error that another producer has taken over, by client."""
 
 
 class Confluent:
@@ -70,7 +70,7 @@ class Confluent:
             raise confluent.refused(self._failures.pop(0))
 
     def offsets(self, positions, group):
-        """Positions by (topic, partition); a group's id, or a consumer that is its member."""
+        """Add offsets by (topic, partition) of a group id, or of a consumer that is its member."""
         places = [
             confluent_kafka.TopicPartition(topic, index, offset)
             for (topic, index), offset in positions.items()
@@ -89,10 +89,10 @@ class Confluent:
         self._call(self._producer.abort_transaction, DEADLINE_S)
 
     def close(self):
-        """Nothing is asked of the broker: an open transaction stays open."""
+        """Close without a request to the broker: an open transaction stays open."""
         with contextlib.suppress(
             confluent_kafka.KafkaException
-        ):  # it tells again that it is fenced
+        ):  # it raises the fencing error again
             self._producer.purge()
             self._producer.poll(0)
         for stranger in self._strangers.values():
@@ -197,7 +197,7 @@ class Aio:
             self._run(future)
 
     def offsets(self, positions, group):
-        """It knows no generations: only the id of the group is told to the broker."""
+        """aiokafka has no group generations here: it sends only the id of the group."""
         places = {AioTopicPartition(*where): at for where, at in positions.items()}
         self._run(self._producer.send_offsets_to_transaction(places, group))
 
@@ -208,7 +208,7 @@ class Aio:
         self._run(self._producer.abort_transaction())
 
     def close(self):
-        """Without `stop`, which would wait for what cannot be delivered."""
+        """Close without `stop`, which would wait for undeliverable records."""
         self._runner.run(self._ended())
         self._runner.close()
 
@@ -223,7 +223,7 @@ PRODUCERS = {client.NAME: client for client in (Confluent, KafkaPython, Aio)}
 
 @contextmanager
 def transactional(client, bootstrap, transactional_id, **given):
-    """A producer of the client with this name or adapter, which is closed at the end."""
+    """Yield a producer of the client with this name or adapter; close it at the end."""
     made = PRODUCERS[getattr(client, "NAME", client)](bootstrap, transactional_id, **given)
     try:
         yield made
