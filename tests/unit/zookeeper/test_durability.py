@@ -22,7 +22,7 @@ WRITERS = 4
 WRITER = f"""
 import asyncio, sys
 from pathlib import Path
-from hightide.zookeeper.errors import NodeExists
+from hightide.zookeeper.zookeeper_errors import NodeExists
 from hightide.zookeeper.in_memory import InMemoryZooKeeper
 from hightide.zookeeper.operation import SetData
 
