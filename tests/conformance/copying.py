@@ -18,7 +18,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, Producer, TopicPartition
 
-from hightide.client.connection import ConnectionFailed
+from hightide.client.broker_connection import ConnectionFailed
 from tests.conformance.adapters import aio, confluent, kafka_python
 from tests.conformance.raw_transactions import GROUP, find_coordinator, positions
 from tests.conformance.transaction_history import check_copy

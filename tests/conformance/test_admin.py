@@ -1,4 +1,4 @@
-"""Topics and settings through each client's own admin interface."""
+"""Topics and settings through the admin interface of each client."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_records_past_the_end_cannot_be_deleted(broker, topic, client):
     confluent.produce(broker.bootstrap, topic, [Record(b"x")])
     with pytest.raises(Refused) as refusal:
         client.delete_records(broker.bootstrap, topic, 5)
-    # kafka-python puts every partition's error into one of its own.
+    # kafka-python wraps every partition's error.
     assert refusal.value.name in {"OFFSET_OUT_OF_RANGE", "KafkaError"}
     assert client.bounds(broker.bootstrap, topic) == (0, 1)
 
@@ -159,7 +159,7 @@ def test_the_cluster_is_one_broker_which_is_the_controller(broker, client):
 
 @pytest.mark.needs("describe")
 def test_the_address_told_is_the_one_the_client_came_by(broker, client):
-    """A client that knows the broker by another name of the same machine is told that name."""
+    """A client that uses another name of the machine gets that name in responses."""
     port = broker.port()
     for host in ("127.0.0.1", "localhost"):
         assert client.cluster(f"{host}:{port}")[1] == [1]
@@ -170,7 +170,7 @@ def test_the_address_told_is_the_one_the_client_came_by(broker, client):
     assert told == {"127.0.0.1"}
 
 
-# -- topics that come by themselves --------------------------------------------------------------
+# -- automatic topics ----------------------------------------------------------------------------
 
 
 @pytest.mark.needs("produce", "read")

@@ -1,7 +1,7 @@
-"""Bytes that no client would send: refused in Kafka's words or by hanging up, never felt by others.
+"""Bytes that no client would send: the broker answers with an error or closes the connection.
 
-After every test here the same bystander is asked: a connection that was open before, a new
-one, and a topic on disk.  The first two must be answered and the third must not have changed.
+Every test here also checks that other clients do not notice: a connection that was open before and
+a new one must get responses, and a topic on disk must not change.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ from tests.support.eventually import eventually
 MEGABYTE = 2**20
 GROUP, TRANSACTION = 0, 1
 PRIVATE = (30003, 30004)
-"""Of ours, what a client may ask for; ApiVersions does not tell of them."""
+"""Hightide's requests that a client may send; ApiVersions does not list them."""
 NAMED = ApiVersionsRequest(client_software_name="raw", client_software_version="1.0")
 
 
 @pytest.fixture(scope="module")
 def victim():
-    """The broker that gets it all."""
+    """The broker that gets the bad input."""
     settings = {
         "log.retention.ms": -1,
         "offsets.topic.num.partitions": 2,
@@ -64,7 +64,7 @@ def victim():
         "transaction.state.log.num.partitions": 2,
         "transaction.state.log.replication.factor": 1,
         "transaction.state.log.min.isr": 1,
-        # What looks like a member, a fuzzer's luck, is gone before long.
+        # A random request that happens to join a group leaves it soon.
         "group.initial.rebalance.delay.ms": 0,
     }
     with Cluster(settings=settings) as cluster:
@@ -90,7 +90,7 @@ def old_connection(victim):
 
 
 def on_disk(cluster):
-    """Every log with its bytes, but those of the coordinators: bytes by chance may be a commit."""
+    """Return the bytes of every log, except of internal topics: random bytes may be a commit."""
     return {
         file.relative_to(cluster.data()): file.read_bytes()
         for file in cluster.data().rglob("*.log")
@@ -239,7 +239,7 @@ def test_an_unsupported_version_is_refused(victim):
                 raw.send_frame(struct.pack(">hhih", key, version, 7, -1) + bytes(20))
                 raw.finish()
                 answer = raw.receive()
-                # Kafka hangs up; saying UNSUPPORTED_VERSION would be as good.
+                # Kafka closes the connection; UNSUPPORTED_VERSION would be as good.
                 assert answer is None or struct.pack(">h", 35) in answer, (key, version)
 
 
@@ -257,7 +257,7 @@ def test_api_versions_that_is_too_new_is_answered_with_what_is_known(victim, ver
             for api_key in found.api_keys
         }
         assert ranges[18] == (0, 4)
-        # The connection goes on with a version that is known.
+        # The connection continues with a known version.
         assert raw.ask(NAMED, 3).error_code == 0
 
 
@@ -279,7 +279,7 @@ def test_a_client_without_a_proper_name_is_told_so(victim, name):
 
 
 def test_what_works_is_advertised_and_nothing_else(victim):
-    """An answer that means nothing is worse than none: clients ask again and again."""
+    """A meaningless response is worse than none: clients would repeat the request for ever."""
     groups = {8, 9, 10, 11, 12, 13, 14, 15, 16, 42, 47, 68, 69}
     transactions = {22, 24, 25, 26, 27, 28, 61, 65, 66}
     telemetry_share_and_streams_groups = {71, 72, *range(76, 80), *range(88, 93)}
@@ -293,7 +293,7 @@ def test_what_works_is_advertised_and_nothing_else(victim):
 
 
 def told(cluster):
-    """What is advertised, and of our own what anybody may ask."""
+    """Return the advertised requests, and Hightide's own that clients may send."""
     return advertised(cluster) | {key: api_of(REQUESTS[key]).versions for key in PRIVATE}
 
 
@@ -313,7 +313,7 @@ def test_every_version_of_every_api_answers_blank_requests(victim, kind):
         with Raw(victim) as raw:
             answer = raw.ask(request_for(key, version, kind), version)
             assert answer is not None, f"{REQUESTS[key].__name__} v{version}\n{victim.log()}"
-            # The connection is still good.
+            # The connection still works.
             assert raw.ask(ApiVersionsRequest(), 0) is not None
 
 
@@ -343,7 +343,7 @@ def test_a_request_with_any_byte_overwritten_is_survived(victim, byte):
 
 
 def plausible_requests():
-    """What members of a group send, so that what is behind a broken field is reached as well."""
+    """Yield requests of group members, so that the code behind a broken field runs too."""
     group = "fuzzed"
     member = RawMember(cast(Raw, None), group, ("standing",), instance="one", session_ms=6000)
     member.member_id, member.generation = "fuzzed-1", 1
@@ -432,7 +432,7 @@ def test_a_bad_topic_name_is_refused_everywhere(victim, name):
 
 
 def refused(victim, records, **options):
-    """Produce something wrong and return the error."""
+    """Produce a bad batch; return the error."""
     with Raw(victim) as raw:
         answer = raw.ask(produce_request("standing", records, **options), 9)
     assert answer is not None, "the broker hung up instead of answering"
@@ -440,7 +440,7 @@ def refused(victim, records, **options):
 
 
 def changed(at, value, *, with_crc=True):
-    """A good batch with some bytes replaced, and its CRC made right again if so wanted."""
+    """Return a good batch with some bytes replaced, with a valid CRC on request."""
     data = bytearray(good_batch())
     data[at : at + len(value)] = value
     if with_crc:

@@ -1,4 +1,4 @@
-"""The command line against a real broker, as a person or a script would use it."""
+"""The command line against a real broker, as a user or a script runs it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run(broker, capfd, monkeypatch):
 
 @pytest.fixture
 def typed(broker):
-    """Run a command in a process of its own, with something typed or piped into it."""
+    """Run a command in a separate process, with input."""
 
     def run(*arguments, stdin=b""):
         done = subprocess.run(

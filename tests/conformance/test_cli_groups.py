@@ -1,4 +1,4 @@
-"""`hightide group` beside real consumers: who is in a group, how far it is, and moving it."""
+"""`hightide group` beside real consumers: members, lag, and resets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def group():
 
 @pytest.fixture
 def topic(group_broker):
-    """Ten records in each partition, made a while ago."""
+    """Ten old records in each partition."""
     made = group_broker.create_topic(partitions=PARTITIONS)
     write(group_broker, made, 10)
     return made
@@ -67,7 +67,7 @@ def described(run, group):
 
 
 def resumes_at(cluster, group, topic, count):
-    """The first offset that a new member is given in each partition."""
+    """Return the first offset that a new member gets in each partition."""
     with ConfluentMember(cluster.bootstrap, group, [topic]) as member:
         found = {}
         for record in member.read(count):
@@ -75,7 +75,7 @@ def resumes_at(cluster, group, topic, count):
     return found
 
 
-# -- looking -----------------------------------------------------------------------------------
+# -- describing --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", MEMBERS.values(), ids=MEMBERS)
@@ -202,7 +202,7 @@ def test_what_does_not_exist_is_said(run, group, topic):
     ]
 
 
-# -- moving and deleting -----------------------------------------------------------------------
+# -- resetting and deleting --------------------------------------------------------------------
 
 
 def test_a_group_with_members_is_neither_reset_nor_deleted(group_broker, run, group, topic):
@@ -230,7 +230,7 @@ def test_a_consumer_goes_on_from_where_its_group_was_set(group_broker, run, grou
     assert [(row["before"], row["after"], row["moved"]) for row in would] == [(10, 6, -4)] * 3
     assert {row["result"] for row in would} == {"would be reset"}
     assert offsets() == [10] * 3
-    # A minute ago lies between the ten records and the two.
+    # A minute ago is between the ten records and the two.
     assert run("group", "reset", group, "--to-time", "1m").code == 0
     assert offsets() == [10] * 3
     assert run("group", "reset", group, "--to-time", "1m", "--topic", f"{topic}:1").code == 0
@@ -316,6 +316,6 @@ def test_a_coordinator_that_dies_is_looked_for_until_another_has_taken_over(capf
         cluster.kill(rows[name]["coordinator"])
         after = described(run, name)
         assert after["coordinator"] != rows[name]["coordinator"]
-        # It may have led the topic too, and the next leader is known a moment later.
+        # It may have been the leader of the topic too; the next leader is known a moment later.
         eventually(lambda: run("group", "lag", name, "-o", "json").code == 0)
         assert lag_of(run, name)["partitions"][0]["committed_at"]

@@ -1,4 +1,4 @@
-"""`hightide partition` and `hightide cluster health` against three brokers that come and go."""
+"""`hightide partition` and `hightide cluster health` against three brokers that fail and return."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def listed(run, *options):
     return {(row["topic"], row["partition"]): row for row in rows}
 
 
-# -- looking -----------------------------------------------------------------------------------
+# -- describing --------------------------------------------------------------------------------
 
 
 def test_a_partition_in_sync_is_shown_with_its_replicas(three, run):
@@ -210,7 +210,7 @@ def test_an_unclean_election_asks_first_and_ends_an_outage(three, run):
     assert would[0]["result"] == (
         "would be elected with records up to 1; replicas 2 did not report theirs"
     )
-    # No replica is left that could be asked.
+    # No replica is left to ask.
     assert run(*elect, "--unclean").code == 2
     assert shown(run, topic)["leader"] is None
     (done,) = run(*elect, "--unclean", "--yes", "-o", "json").json
@@ -246,7 +246,7 @@ def test_partitions_are_moved_and_the_throttle_is_taken_away(three, run, tmp_pat
 
 
 def throttles(run, topic):
-    """The settings of throttling that anybody has."""
+    """Return the throttle settings of all brokers and topics."""
     found = set()
     for resource in (f"topic/{topic}", "broker/1", "broker/2", "broker/3"):
         rows = run("config", "get", resource, "--changed", "-o", "json").json
@@ -313,7 +313,7 @@ def test_a_plan_that_cannot_be_is_refused_whole(three, run):
 
 
 def test_a_replica_that_lost_committed_records_is_shown_loudly_and_is_in_sync_again(three, run):
-    """The leader's folder is put back to what it was before: a follower knows of more."""
+    """Restore an old copy of the leader's folder: a follower has more records."""
     topic = three.place_topic({0: [1, 2]}, min_insync_replicas=1)
     for at in range(10):
         three.write(topic, b"%d" % at)
@@ -333,14 +333,14 @@ def test_a_replica_that_lost_committed_records_is_shown_loudly_and_is_in_sync_ag
     ill = run("cluster", "health")
     assert ill.code == 3
     assert f"Replica 2 of {topic}/0 lost 5 committed records" in ill.out
-    # As docs/guide/replication.md says: a restart of the broker acknowledges the loss.
+    # As docs/guide/replication.md says, a restart of the broker acknowledges the loss.
     assert three.terminate(2) == 0
     three.restart(2)
     eventually(lambda: run("cluster", "health").code == 0)
 
 
 def cut_in_half(folder):
-    """Let a log of ten equal batches have had only five."""
+    """Cut a log of ten equal batches to five."""
     (log,) = folder.glob("*.log")
     data = log.read_bytes()
     log.write_bytes(data[: len(data) // 2])

@@ -1,4 +1,4 @@
-"""`hightide txn` beside real producers, and a transaction that hangs."""
+"""`hightide txn` beside real producers, and with a hanging transaction."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def topic(transacting):
 
 
 def producing(cluster, name, topic, *values, index=0):
-    """A producer with a transaction open in which these values are written."""
+    """A producer with an open transaction that has these values."""
     made = Producer(
         {
             "bootstrap.servers": cluster.bootstrap,
@@ -51,7 +51,7 @@ def described(run, name):
 
 
 def committed(run, topic):
-    """What a reader of committed records gets, up to the last stable offset."""
+    """Return the committed records, up to the last stable offset."""
     settings = ("-X", "isolation.level=read_committed")
     return run("consume", topic, *settings, "--from", "beginning").out.split()
 

@@ -1,4 +1,4 @@
-"""Brokers for tests, and `hightide up`: they start when they say so and leave nothing behind."""
+"""`hightide.testing` and `hightide up`: brokers serve when they say so and leave nothing."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_cluster_has_the_names_of_the_contract():
 
 
 def wait_until_it_knows(address, broker_ids):
-    """A broker hears of the others a moment after they have come."""
+    """A broker learns of the others a moment after they register."""
     deadline = time.monotonic() + 25
     while confluent.cluster(address)[1] != broker_ids:
         assert time.monotonic() < deadline, confluent.cluster(address)
@@ -73,7 +73,7 @@ def is_open(address):
 
 
 def is_serving(address):
-    """Whether a coordinator answers there."""
+    """Return whether a ZooKeeper server responds there."""
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=10) as connection:
         connection.sendall(b"ruok")
@@ -309,7 +309,7 @@ def test_the_pytest_fixture_of_a_cluster_has_three_brokers(pytester, inner_pytes
 
 
 class Up:
-    """A `hightide up` and what it has said."""
+    """A `hightide up` process and its output."""
 
     def __init__(self, folder, *arguments):
         self.process = subprocess.Popen(
@@ -327,7 +327,7 @@ class Up:
         return line.removeprefix("bootstrap: ").strip()
 
     def pids(self, what):
-        """The broker or coordinator processes, in the order in which they were started."""
+        """Return the broker or ZooKeeper processes, in the order of their start."""
         listed = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
         words = f"\0{what}\0start\0".encode()
         return [

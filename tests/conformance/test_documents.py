@@ -68,7 +68,7 @@ def test_the_command_of_a_statement_shows_it(
 
 
 def test_thirty_seconds_of_the_readme(tmp_path: Path) -> None:
-    """All but the lines that start brokers: those are `Cluster`'s here."""
+    """All lines but those that start brokers: `Cluster` starts them here."""
     [block] = [block for block in shell_blocks(README) if "hightide up" in block]
     lines = [line for line in commands(block) if not line.startswith("hightide up")]
     assert len(lines) > 5

@@ -1,4 +1,4 @@
-"""The checker of groups finds what it must find, and nothing in a history that is right."""
+"""The checker of groups finds every anomaly, and none in a correct history."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def changed(at, row):
 
 
 def given_over(*, in_generation, taken_in):
-    """To two, a moment before one hears that it is no longer its own."""
+    """Two members have a partition for a moment, until the first learns that it was revoked."""
     rows = changed(5, (6, "two", "assigned", in_generation, {P: None}))
     rows[4] = (6.5, "one", "revoked", taken_in, {P: None})
     return rows

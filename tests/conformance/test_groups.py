@@ -1,4 +1,4 @@
-"""Consumer groups as people use them: work is shared out, taken over, and nothing is left out."""
+"""Consumer groups as users see them: partitions are shared and taken over, and none is left out."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def ends_of(topic, count=RECORDS):
 
 
 class Crew:
-    """Members of one group, and what becomes of them."""
+    """Members of one group, and their history."""
 
     def __init__(self, cluster, group, topic, stack):
         self.cluster, self.group, self.topic = cluster, group, topic
@@ -76,7 +76,7 @@ class Crew:
 
 @contextmanager
 def working(cluster, group, topic, count=RECORDS):
-    """A crew whose history is judged at the end, and the coordinator's log with it."""
+    """A crew whose history is checked at the end, together with the coordinator's log."""
     with ExitStack() as stack:
         crew = Crew(cluster, group, topic, stack)
         yield crew
@@ -120,7 +120,7 @@ def test_what_is_not_committed_is_read_again(group_broker, group, topic, kind):
     with Raw(group_broker) as raw:
         ((place, kept),) = fetch_offsets(raw, group, None).items()
     assert (place, kept.committed_offset) == ((topic, 1), 20)
-    # confluent-kafka ends its notes with a byte of zero.
+    # confluent-kafka ends metadata with a zero byte.
     assert kept.metadata.rstrip("\0") == "as far as this"
 
 
@@ -138,7 +138,7 @@ def test_a_new_group_begins_where_it_wants_to(group_broker, topic, kind):
         assert min(record.offset for record in member.read(1)) == 0
     with kind(group_broker.bootstrap, new_group(), [topic], reset="latest") as member:
         assert member.join() == []
-        # It has its place when it has asked for the end.
+        # The member has its position after it has asked for the end offset.
         eventually(lambda: member.poll(0.2) == [])
         write_more(group_broker, topic, 1)
         write_more(group_broker, topic, 1)
@@ -195,7 +195,7 @@ def test_partitions_are_shared_out_and_taken_over(group_broker, group, topic, ki
         two.ended()
         crew.has(one=4)
     if assignor == "cooperative-sticky":
-        # It kept what was not to be another's.
+        # It kept the partitions that no other member was to get.
         given_back = [
             event.offsets
             for event in crew.history.events
@@ -231,7 +231,7 @@ def test_the_work_of_members_that_were_killed_or_slept_is_taken_over(
         crew.has(other=4)
         crew.has_read(RECORDS + 5)
         sleeper.resume()
-        # It is a member again, of a later generation, and nothing of the former is accepted.
+        # It is a member of a later generation, and requests of the former one are refused.
         crew.has(sleeper=2, other=2)
         write_more(group_broker, topic, 5)
 
@@ -245,7 +245,7 @@ def test_a_member_that_does_not_poll_leaves(group_broker, group, topic):
         busy.join(4)
         other = stack.enter_context(ConfluentMember(group_broker.bootstrap, group, [topic]))
         other.join(4)
-        # The first hears of it with its next poll, and comes back.
+        # The first learns of it with its next poll, and rejoins.
         together(busy, other)
         assert [error.name() for error in busy.errors] == ["_MAX_POLL_EXCEEDED"]
 
@@ -254,7 +254,7 @@ def together(one, two):
     """Poll until both have half of the topic."""
 
     def has_half(member):
-        # aiokafka tells its listener after it has changed what it has.
+        # aiokafka calls its listener after it has changed its assignment.
         is_told = bool(member.changes) and member.changes[-1].kind == "assigned"
         return is_told and len(member.assignment()) == 2
 

@@ -1,4 +1,4 @@
-"""Looking at groups and changing them from outside, with the admin clients and by hand."""
+"""Groups described and changed with admin clients and with raw requests."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_a_group_of_offsets_alone_is_empty_and_of_no_protocol(raw, group, topic)
 
 
 def test_a_group_that_is_not_the_consumers_is_served_too(raw, group):
-    """Connect and the schema registry share out work of their own."""
+    """Kafka Connect and the schema registry use groups with other protocols."""
     member = RawMember(raw, group, protocol_type="connect", protocols=("sessioned",))
     assert member.join() is ErrorCode.NONE
     assert member.sync({member.member_id: b"\x01\x02"}).assignment == b"\x01\x02"
@@ -215,6 +215,6 @@ def test_a_group_is_deleted_when_it_is_empty(group_broker, raw, group, topic, cl
 
 
 def test_the_records_are_still_there(group_broker, topic):
-    """Whatever is done to groups is done to groups alone."""
+    """Group requests change nothing but groups."""
     found = confluent.read(group_broker.bootstrap, topic, 10)
     assert values(found) == [b"%d" % at for at in range(10)]

@@ -1,4 +1,4 @@
-"""The newer protocol (KIP-848): the coordinator shares out the work, and kinds of members mix."""
+"""The consumer protocol (KIP-848): the coordinator assigns, and both kinds of members mix."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_partitions_are_shared_out_and_taken_over(group_broker, raw, group, topi
         assert len(found.members) == 3
         write_more(group_broker, topic, 5)
         eventually(lambda: history.committed() == ends_of(topic, RECORDS + 5))
-        # One that is killed is missed when its session ends, the other at once.
+        # A killed member is removed when its session expires, one that leaves at once.
         doomed.kill() if assignor == "uniform" else doomed.ended()
         write_more(group_broker, topic, 5)
         told(history, one=2, two=2)
@@ -219,7 +219,7 @@ def test_the_admin_clients_know_such_groups(group_broker, raw, group, topic):
 @pytest.mark.extended
 @pytest.mark.parametrize("other", MEMBERS)
 def test_a_group_is_carried_over_and_back_while_it_works(group_broker, raw, group, topic, other):
-    """One by one, as a service is rolled."""
+    """Members change the protocol one by one, as in a rolling restart."""
     history = GroupHistory()
     options = {} if other != CLIENT else {"assignor": "cooperative-sticky"}
     with ExitStack() as stack:
@@ -309,7 +309,7 @@ def test_a_member_lives_in_every_version(raw, group, topic, version):
 
 @pytest.fixture
 def member(raw, group, topic):
-    """Member id and epoch of the only member."""
+    """Return id and epoch of the only member."""
     answer = heartbeat(raw, group, subscribed_topic_names=[topic])
     assert answer.error_code == 0, answer
     return answer.member_id, answer.member_epoch
@@ -406,7 +406,7 @@ def test_members_are_removed_by_their_names(raw, group, topic, member):
     assert named.error_code == 0
     wanted = [("", "one"), ("", "another"), (member[0], None)]
     answer = leave(raw, group, wanted)
-    # As they were asked for, and not as they are known: Java's admin client looks for that.
+    # In the requested order, not in that of the group: Java's admin client relies on it.
     assert [(member.member_id, member.group_instance_id) for member in answer.members] == wanted
     assert [ErrorCode(member.error_code) for member in answer.members] == [
         ErrorCode.NONE,

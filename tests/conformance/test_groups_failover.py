@@ -1,4 +1,4 @@
-"""Groups whose coordinator dies, moves, sleeps or is alone: what was committed stays committed."""
+"""Groups whose coordinator is killed, moved, paused or isolated: committed offsets stay."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.support.eventually import eventually
 
 PARTITIONS = 4
 SESSION_MS = 10_000
-"""Longer than a coordinator is away, so no member loses its place."""
+"""Longer than a coordinator is down, so no member loses its partitions."""
 
 
 pytestmark = pytest.mark.timeout(120)
@@ -73,15 +73,15 @@ def coordinator(cluster, *, not_any_of=()):
 
 
 def joined(stack, history, client, cluster, group, topic, name="one"):
-    """A member that is at work until the stack is closed."""
-    # kafka-python forgets sockets to brokers that are no more: not in this process.
+    """Start a member that runs until the stack is closed."""
+    # kafka-python leaks sockets to stopped brokers: not in this process.
     kind = ConsumingProcess if client == KafkaPythonMember.client else Consuming
     made = kind(history, name, client, cluster.bootstrap, group, [topic], session_ms=SESSION_MS)
     stack.callback(made.ended)
 
 
 class Groups:
-    """A group of each client at work on one topic, while it is written to."""
+    """A group of each client that reads one topic while a producer writes."""
 
     def __init__(self, cluster, stack):
         self.cluster = cluster
@@ -128,7 +128,7 @@ class Groups:
 
 @pytest.fixture
 def working(trio):
-    """Groups at work, judged when the test is over and all brokers are back."""
+    """Running groups, checked after the test when all brokers are back."""
     with ExitStack() as stack:
         groups = Groups(trio, stack)
         yield groups
@@ -265,7 +265,7 @@ def test_a_group_goes_on_when_its_broker_is_back(group):
 
 
 def look(raw, group):
-    """What is committed, as soon as the coordinator has read its log."""
+    """Return the committed offsets, after the coordinator has loaded its log."""
     request = OffsetFetchRequest(groups=[fetch_group(group, None)])
     (answer,) = raw.ask(request, 9).groups
     return {

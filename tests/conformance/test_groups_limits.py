@@ -1,4 +1,4 @@
-"""Groups that wait for more members, that are full, and that are forgotten."""
+"""Groups that wait for more members, that are full, and that expire."""
 
 from __future__ import annotations
 

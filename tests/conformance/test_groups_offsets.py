@@ -1,4 +1,4 @@
-"""Committed offsets by hand: kept as they were given, refused where they must be, in the log."""
+"""Committed offsets by raw requests: kept unchanged, refused where they must be, in the log."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_fetching_changes_nothing(raw, group, topic):
     assert describe(raw, group).group_state == "Dead"
 
 
-# -- forgetting ----------------------------------------------------------------------------------
+# -- expiration ----------------------------------------------------------------------------------
 
 
 def test_offsets_are_deleted(raw, group, topic):

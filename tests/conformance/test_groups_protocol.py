@@ -1,4 +1,4 @@
-"""The classic protocol by hand: joining, generations, and what is refused."""
+"""The classic protocol by raw requests: joining, generations, and refusals."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def other(group_broker):
 
 @pytest.fixture(autouse=True)
 def found(group_broker):
-    """The topic of offsets is there when a client has once asked for a coordinator."""
+    """The topic of offsets exists after a client has asked for a coordinator once."""
     with Raw(group_broker) as raw:
         eventually(lambda: find(raw, "any").error_code == 0)
 
@@ -73,7 +73,7 @@ def state_of(member):
     return describe(member.raw, member.group).group_state
 
 
-# -- a life --------------------------------------------------------------------------------------
+# -- membership ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", range(10))
@@ -259,7 +259,7 @@ def test_a_static_member_keeps_its_place_while_it_is_away(raw, other, topic):
     assert (found.member_id, found.group_instance_id) == (member.member_id, "one")
 
 
-# -- what is refused -----------------------------------------------------------------------------
+# -- refusals ------------------------------------------------------------------------------------
 
 
 def test_a_group_without_a_name_cannot_be_joined(raw, topic):

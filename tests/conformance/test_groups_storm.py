@@ -1,4 +1,4 @@
-"""Rebalance after rebalance: one owner for each partition, nothing skipped, nothing taken back."""
+"""Many rebalances: one owner for each partition, nothing skipped, no commit goes back."""
 
 from __future__ import annotations
 
@@ -35,6 +35,6 @@ def test_a_group_in_a_storm_reads_everything_and_goes_back_nowhere(group_broker,
 
 
 def wait_for_some_reading(storm):
-    """So that every step happens to a group that is at work, or on its way to be."""
+    """Wait for progress, so that every step hits a group that reads, or is about to."""
     before = sum(storm.history.committed().values())
     eventually(lambda: sum(storm.history.committed().values()) > before)

@@ -1,4 +1,4 @@
-"""The checker of histories sees every anomaly that it is there to see, and nothing else."""
+"""The checker of histories finds every anomaly, and none in a correct history."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def history():
 
 
 def write(history, count, writer=DURABLE, first=0):
-    """Send and acknowledge one after the other; the log that comes of it."""
+    """Send and acknowledge values one after the other; return the log."""
     log = []
     for offset in range(first, first + count):
         send = history.send(writer, TOPIC, 0)

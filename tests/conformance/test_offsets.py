@@ -1,4 +1,4 @@
-"""Finding one's place: earliest, latest, by time, and what happens when it is gone."""
+"""Offsets: earliest, latest, by timestamp, and out of range."""
 
 from __future__ import annotations
 

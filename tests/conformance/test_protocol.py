@@ -1,4 +1,4 @@
-"""What the protocol promises beyond what client libraries let one see."""
+"""Promises of the protocol that client libraries hide."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def topic_id_of(raw, topic):
 
 
 def fetch_request(topic, offset, version, *, topic_id=NO_UUID, partition=0, **given):
-    """One partition from an offset on."""
+    """Fetch one partition from an offset on."""
     wanted = FetchPartition(
         partition=partition,
         fetch_offset=offset,
@@ -234,7 +234,7 @@ def test_every_version_of_fetch_reads(hundred, raw, version):
     request = fetch_request(hundred, 35, version, topic_id=topic_id)
     found = fetched(raw.ask(request, version))
     assert (found.error_code, found.high_watermark) == (0, 100)
-    # Whole batches are served, so it begins before what was asked for.
+    # Whole batches are served, so the response begins before the requested offset.
     assert values_of(found.records) == [row.value for row in rows(70, 30)]
 
 
@@ -349,7 +349,7 @@ def test_a_session_sends_only_what_changed(broker, raw):
     assert {response.topic for response in opened.responses} == {first, second}
     session = opened.session_id
 
-    # The positions move on; nothing has changed since, so nothing is sent.
+    # The positions advance; nothing has changed since, so nothing is sent.
     moved = ask(1, [wanted(first, 3), wanted(second, 3)], session=session)
     assert (moved.error_code, moved.responses) == (0, [])
 
@@ -476,11 +476,11 @@ def test_partitions_are_described_page_by_page(broker, raw):
     assert sorted(sizes.values()) == [3, 4]
 
 
-# -- weight ------------------------------------------------------------------------------------
+# -- memory ------------------------------------------------------------------------------------
 
 
 def test_a_client_that_asks_for_much_and_reads_nothing_takes_no_memory(broker, topic):
-    """Two hundred megabytes of answers are asked for, and none is taken."""
+    """A client requests two hundred megabytes of responses, and reads none."""
     with Raw(broker) as raw:
         data = batch.build([batch.Record(0, T0, None, b"x" * 900_000, ())])
         for _ in range(10):

@@ -1,4 +1,4 @@
-"""What goes in comes out: the same bytes, in the same order, with every client."""
+"""Records come back with the same bytes, in the same order, with every client."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_a_record_larger_than_the_topic_allows_is_refused_and_not_written(broker
 
 @pytest.mark.needs("produce", "read")
 def test_a_consumer_that_waits_gets_a_record_as_soon_as_it_is_written(broker, topic, client):
-    """Its fetch may wait a minute; only being woken by the write makes it return in time."""
+    """The fetch may wait a minute; only a wake-up by the write lets it return in time."""
     client.produce(broker.bootstrap, topic, [Record(b"before")])
     with client.waiting(broker.bootstrap, topic, 1) as next_record:
         client.produce(broker.bootstrap, topic, [Record(b"the one")])
@@ -177,7 +177,7 @@ def test_every_consumer_reads_what_every_producer_compressed(broker, producer, c
 
 
 def headers_of(broker, topic):
-    """The headers of the batches as they lie on disk."""
+    """Return the headers of the batches on disk."""
     (segment,) = (broker.data() / f"{topic}-0").glob("*.log")
     return [header for _, header in batches(segment.read_bytes())]
 

@@ -1,8 +1,8 @@
-"""Clients go on while brokers, the controller and the coordinator are killed, and lose nothing.
+"""Clients continue while brokers, the controller and ZooKeeper are killed, and lose nothing.
 
 All four clients write to one topic and read it, with acks=all and idempotence, on three brokers
-with min.insync.replicas=2.  When a test ends, what each of them was told must be explained by the
-log that is there then (`history.py`), and the replicas must be equal byte for byte.
+with min.insync.replicas=2.  At the end of a test, the log must explain every response that a client
+got (`history.py`), and the replicas must be equal byte for byte.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ PARTITIONS = 3
 
 pytestmark = [
     pytest.mark.timeout(180),
-    # kafka-python drops sockets that could not connect, and leaves them to the collector.
+    # kafka-python drops sockets that could not connect, and leaves them to the garbage collector.
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
 ]
 
 
 @contextmanager
 def loaded(cluster, partitions=PARTITIONS, **options):
-    """A topic under load; in the end everything is healed, judged and compared."""
+    """A topic under load; at the end everything is healed, checked and compared."""
     topic = cluster.create_topic(partitions=partitions, replication_factor=3)
     try:
         with Load(cluster.bootstrap, topic, partitions, **options) as load:
@@ -57,7 +57,7 @@ def test_a_leader_is_killed(three, record_testsuite_property):
 
 @pytest.mark.extended
 def test_one_leader_after_the_other_is_killed(three):
-    """Twice, each time as soon as the one before is in sync again."""
+    """Twice, the second time as soon as the first broker is in sync again."""
     with loaded(three) as load:
         for _ in range(2):
             leader = three.leader_now(load.topic)
@@ -74,7 +74,7 @@ def test_the_controller_is_killed(three):
         three.kill(controller)
         eventually(lambda: three.controller() not in (-1, controller))
         load.wait_for_acks()
-        # The new one governs.
+        # The new controller works.
         assert three.create_topic(replication_factor=2)
 
 
@@ -88,7 +88,7 @@ def test_the_controller_resigns_again_and_again(three):
 
 
 def test_the_coordinator_is_killed(three):
-    """Records are written and read while it is away; no broker dies when it returns."""
+    """Records are written and read while ZooKeeper is down; no broker stops when it returns."""
     with loaded(three) as load:
         epochs = {index: three.partition(load.topic, index).leader_epoch for index in range(3)}
         three.kill_zookeeper()
@@ -113,7 +113,7 @@ def test_the_coordinator_is_silent_for_longer_than_a_session(three):
 
 @pytest.mark.extended
 def test_a_leader_sleeps_through_its_session(three):
-    """When it wakes, others lead: what clients sent to it meanwhile must not be acknowledged."""
+    """When it resumes, others lead: it must not acknowledge records that clients sent to it."""
     with loaded(three) as load:
         leader = three.leader_now(load.topic)
         three.pause(leader)
@@ -125,7 +125,7 @@ def test_a_leader_sleeps_through_its_session(three):
 
 @pytest.mark.extended
 def test_all_brokers_are_killed_at_once(three):
-    """What a process had written is in the page cache: killing all of them loses nothing."""
+    """Written records are in the page cache: a kill of all brokers loses nothing."""
     with loaded(three) as load:
         for broker in three.brokers:
             three.kill(broker)
@@ -146,7 +146,7 @@ def test_brokers_and_coordinator_are_killed_at_once(three):
 
 @pytest.mark.extended
 def test_a_rolling_restart_stalls_no_partition(three, record_testsuite_property):
-    """Every broker is stopped in order and started again; the others lead meanwhile."""
+    """Every broker is stopped and started again; the others lead meanwhile."""
     with loaded(three) as load:
         since_s = time.monotonic()
         for broker in three.brokers:
@@ -164,7 +164,7 @@ def test_a_rolling_restart_stalls_no_partition(three, record_testsuite_property)
 def test_clients_get_over_a_failover_with_the_session_timeout_of_production(
     racked, record_testsuite_property
 ):
-    """Six seconds until the death is noticed, and a little for the election and the clients."""
+    """Six seconds until the session expires, and a little for the election and the clients."""
     with loaded(racked) as load:
         leader = racked.leader_now(load.topic)
         since_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""The ISR, the high watermark and what each reader sees, on the bare wire."""
+"""The ISR, the high watermark and what each reader sees, by raw requests."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def topic(three):
 
 @pytest.fixture
 def governed(racked):
-    """A topic that is led by the controller: its followers can sleep, and the ISR still change."""
+    """A topic that the controller leads: its followers can be paused, and the ISR still changes."""
     controller = racked.controller()
     return racked.place_topic({0: [controller, *({*ALL} - {controller})]})
 
@@ -87,12 +87,12 @@ def test_a_write_that_is_not_replicated_in_time_is_told_so(racked, governed):
         answer = write(raw, topic, b"x", timeout_ms=500)
         assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
         assert 0.4 < time.monotonic() - began < 1.4
-    # It was written all the same, and is there when the followers are back.
+    # It was written after all, and is there when the followers are back.
     eventually(lambda: confluent.bounds(racked.bootstrap, topic) == (0, 1))
 
 
 def test_writes_of_one_connection_wait_together(racked, governed):
-    """The answers must come in order, but the second write need not wait for the first's."""
+    """Responses come in order, but the second write need not wait for the first response."""
     topic = governed
     leader = racked.leader_now(topic)
     requests = [write_request(topic, b"%d" % at) for at in range(50)]
@@ -116,7 +116,7 @@ def test_writes_of_one_connection_wait_together(racked, governed):
 def test_a_follower_that_sleeps_leaves_the_isr_and_comes_back(
     racked, governed, record_testsuite_property
 ):
-    """Its session does not end meanwhile: this is about replica.lag.time.max.ms alone."""
+    """Its session does not expire meanwhile: only replica.lag.time.max.ms matters here."""
     topic = governed
     leader = racked.leader_now(topic)
     sleeper = racked.followers(topic)[0]
@@ -163,7 +163,7 @@ def test_too_few_in_sync_are_told_and_it_recovers(three, topic):
     eventually(lambda: three.all_say_isr(topic, [leader]))
     with Raw(three, leader) as raw:
         assert write(raw, topic, b"refused").error_code == ErrorCode.NOT_ENOUGH_REPLICAS
-        # One who does not ask for more is served, but nothing can be committed.
+        # acks=1 is served, but nothing can be committed.
         answer = write(raw, topic, b"alone", acks=1)
         assert (answer.error_code, answer.base_offset) == (0, 1)
         found = fetch(raw, topic, 0)
@@ -181,7 +181,7 @@ def test_too_few_in_sync_are_told_and_it_recovers(three, topic):
 def test_the_last_broker_serves_what_it_has(three, topic):
     three.write(topic, b"a", b"b")
     last = three.followers(topic)[-1]
-    # Followers hear of a commit with their next fetch.
+    # Followers learn the high watermark with their next fetch.
     with Raw(three, last) as raw:
         eventually(lambda: fetch(raw, topic, 0).high_watermark == 2)
     for broker_id in {*ALL} - {last}:
@@ -195,11 +195,11 @@ def test_the_last_broker_serves_what_it_has(three, topic):
     assert values(confluent.read(three.bootstrap, topic, 2)) == [b"a", b"b"]
 
 
-# -- what is committed -------------------------------------------------------------------------
+# -- committed records -------------------------------------------------------------------------
 
 
 def test_nothing_that_is_not_committed_is_shown(racked, governed):
-    """Not while the followers are waited for, and not when there are too few of them either."""
+    """Neither while the leader waits for followers, nor when there are too few of them."""
     topic = governed
     leader = racked.leader_now(topic)
     racked.write(topic, b"committed")
@@ -219,7 +219,7 @@ def test_nothing_that_is_not_committed_is_shown(racked, governed):
 
 @pytest.mark.extended
 def test_a_leader_that_returns_follows_and_drops_what_was_never_committed(three, topic):
-    """What a sleeping follower had asked for already is on its way and may survive; no more."""
+    """Records that a paused follower had requested are in flight and may survive; no others."""
     old = three.leader_now(topic)
     followers = three.followers(topic)
     three.write(topic, b"committed")
@@ -239,7 +239,7 @@ def test_a_leader_that_returns_follows_and_drops_what_was_never_committed(three,
     kept = three.logged(old, topic)
     assert (kept[0], kept[-1]) == (b"committed", b"kept")
     assert {b"lost", b"lost too"}.isdisjoint(kept)
-    # It can lead again, with what it has now.
+    # It can lead again, with the records that it has now.
     three.lead_with(topic, old)
     assert values(confluent.read(three.bootstrap, topic, len(kept))) == kept
     assert three.write(topic, b"more") == len(kept)
@@ -247,7 +247,7 @@ def test_a_leader_that_returns_follows_and_drops_what_was_never_committed(three,
 
 
 def written(cluster, broker_id, topic, value):
-    """The offset; nothing while the new leader waits for its followers."""
+    """Return the end offset; None while the new leader waits for its followers."""
     with Raw(cluster, broker_id) as raw:
         answer = write(raw, topic, value)
     return answer.base_offset if answer.error_code == 0 else None
@@ -258,7 +258,7 @@ def written(cluster, broker_id, topic, value):
 
 @pytest.fixture
 def twice_led(three, topic):
-    """Three records of the first epoch and two of another one; (leader, first and last epoch)."""
+    """Write three records in one epoch and two in another; return leader, first and last epoch."""
     first = three.partition(topic).leader_epoch
     three.write(topic, b"a", b"b", b"c")
     three.lead_with(topic, three.followers(topic)[0])
@@ -318,7 +318,7 @@ def test_a_follower_says_that_it_does_not_lead(three, topic, twice_led):
         assert write(raw, topic, b"x").error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert list_offset(raw, topic).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert epoch_end(raw, topic, last).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        # Old clients read from leaders only; new ones may be sent to a follower.
+        # Old clients read from leaders only; new ones may get a preferred read replica.
         assert fetch(raw, topic, 0, version=10).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         eventually(lambda: len(values_of(fetch(raw, topic, 0).records)) == 5)
 

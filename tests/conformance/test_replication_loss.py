@@ -1,8 +1,8 @@
-"""Replicas that come back with less than they had, or with nothing, or after all brokers were gone.
+"""Replicas that come back with fewer records or none, also after all brokers were down.
 
-Brokers that keep everything in memory lose it when they are killed.  One of three may do so at any
-time, even the leader, and even if it is back before anybody has noticed: what two others have
-acknowledged must not go with it (min.insync.replicas=2 survives one such loss).
+Brokers that keep everything in memory lose it when they are killed.  One of three may lose its
+records at any time, even the leader, and even if it is back before its session expires: records
+that two others have acknowledged must survive (min.insync.replicas=2 survives one such loss).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def loaded(forgetful):
 
 @pytest.mark.extended
 def test_brokers_that_lose_everything_lose_nothing_that_two_others_have(forgetful, loaded):
-    """Each in turn, noticed by its session's end."""
+    """Each in turn, with an expired session."""
     for broker_id in ALL:
         forgetful.kill(broker_id)
         eventually(
@@ -81,24 +81,24 @@ def test_a_leader_that_is_back_before_its_session_ends_does_not_lead_with_nothin
 
 @pytest.mark.extended
 def test_a_follower_that_is_back_before_its_session_ends_is_not_counted_on(forgetful):
-    """It is in the ISR as the tree has it, and has nothing: it must fetch again to be in sync."""
+    """It is in the ISR in ZooKeeper, but empty: it must fetch again to be in sync."""
     forgetful.heal()
     topic = forgetful.place_topic({0: ALL})
     forgetful.write(topic, *(b"%d" % at for at in range(100)))
     forgetful.kill(2)
     forgetful.restart(2)
     forgetful.heal()
-    # Now only 2 and 3 are left, and 2 leads: it must have everything again.
+    # Only 2 and 3 are left now, and 2 leads: it must have everything again.
     forgetful.kill(1)
     assert forgetful.leader_now(topic, not_any_of=[1]) == 2
     assert len(confluent.read(forgetful.bootstrap, topic, 100)) == 100
 
 
-# -- all brokers stop in order -----------------------------------------------------------------
+# -- all brokers stop --------------------------------------------------------------------------
 
 
 def test_a_cluster_that_was_stopped_is_led_by_those_who_have_everything(three):
-    """One broker after the other stops; the first to stop does not know what came after."""
+    """One broker after the other stops; the first one misses the later records."""
     topic = three.place_topic({0: ALL})
     three.write(topic, b"a")
     assert three.terminate(1) == 0
@@ -133,12 +133,12 @@ def test_a_cluster_that_was_stopped_at_once_has_everything(three):
         three.check_equal_logs(topic, index)
 
 
-# -- a log whose beginning is gone -------------------------------------------------------------
+# -- a deleted log start -----------------------------------------------------------------------
 
 
 @pytest.mark.extended
 def test_a_follower_begins_where_the_leaders_log_begins_by_now(three):
-    """It was away while records were written and deleted."""
+    """It was down while records were written and deleted."""
     topic = three.place_topic({0: ALL})
     three.write(topic, *(b"old %d" % at for at in range(10)))
     three.kill(3)
@@ -174,7 +174,7 @@ def test_records_are_deleted_on_all_replicas(three):
 
 @pytest.mark.extended
 def test_a_follower_copies_a_log_that_has_been_compacted(three):
-    """Where records were, offsets are missing; the follower must not mind."""
+    """Compaction leaves gaps in the offsets, which the follower must accept."""
     topic = three.place_topic(
         {0: ALL},
         cleanup_policy="compact",

@@ -1,4 +1,4 @@
-"""Replicas that are placed, moved and elected, and readers that are sent to the nearest one."""
+"""Replica placement, reassignment and elections, and fetches from the nearest replica."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_topics_that_are_made_by_themselves_have_the_default_factor(racked):
 
 def test_internal_topics_have_numbers_of_their_own(racked):
     """Three replicas, whatever other topics have: offsets.topic.replication.factor."""
-    # It is made when a client first looks for the coordinator of a group.
+    # It is created when a client first looks for a group coordinator.
     with Raw(racked) as raw:
         eventually(lambda: find(raw, "any").error_code == 0)
     (found,) = racked.metadata(1, "__consumer_offsets").topics
@@ -82,7 +82,7 @@ def test_internal_topics_have_numbers_of_their_own(racked):
 
 
 def moved_away(cluster):
-    """A topic whose preferred leader has been away; (topic, preferred, leader)."""
+    """A topic whose preferred leader has been down: topic, preferred leader, leader."""
     topic = cluster.place_topic({0: ALL})
     cluster.write(topic, b"x")
     assert cluster.terminate(1) == 0
@@ -133,7 +133,7 @@ def test_a_broker_that_stops_in_order_hands_over_before_it_is_gone(three):
     began = time.monotonic()
     assert three.terminate(1) == 0
     assert three.leader_now(topic) != 1
-    # No client had to wait for its session to end.
+    # No client had to wait for its session to expire.
     assert time.monotonic() - began < 2
     assert three.write(topic, b"y") == 1
 
@@ -166,7 +166,7 @@ def test_a_partition_moves_to_other_brokers(three, record_testsuite_property):
     record_testsuite_property("reassignment of 2 MB s", round(moved_s, 3))
     eventually(lambda: not three.folder(1, topic).exists())
     assert three.log_bytes(3, topic) == before
-    # Who led is gone, so another one leads.
+    # The old leader is removed, so another replica leads.
     assert three.leader_now(topic) in (2, 3)
     assert three.write(topic, b"x") == 10
     three.check_equal_logs(topic)
@@ -211,7 +211,7 @@ def throttle(cluster, topic, rate):
 
 @pytest.mark.extended
 def test_a_move_can_be_throttled(three, record_testsuite_property):
-    """Two megabytes at half a megabyte per second take their time; those in sync are not slowed."""
+    """Two megabytes at half a megabyte per second take seconds; the ISR is not throttled."""
     topic = filled(three, [1, 2], 2)
     throttle(three, topic, MEGABYTE // 2)
     assert three.reassign(topic, [1, 2, 3]) is ErrorCode.NONE
@@ -234,7 +234,7 @@ def test_a_move_can_be_stopped(three):
     eventually(lambda: (topic, 0) in three.reassignments())
     eventually(lambda: three.folder(3, topic).exists())
     assert three.reassign(topic, None) is ErrorCode.NONE
-    # As in Kafka, those who are left keep the order that they had while it moved.
+    # As in Kafka, the remaining replicas keep the order that they had during the move.
     eventually(lambda: has_moved(three, topic, [2, 1]))
     eventually(lambda: not three.folder(3, topic).exists())
     assert three.leader_now(topic) == 1
@@ -256,7 +256,7 @@ def test_a_move_goes_on_when_the_controller_is_killed(three):
     three.check_equal_logs(topic)
 
 
-# -- reading from the nearest ------------------------------------------------------------------
+# -- fetches from followers --------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -266,7 +266,7 @@ def near_and_far(racked):
     racked.write(topic, b"a", b"b", b"c")
     assert racked.leader_now(topic) == 1
     with Raw(racked, 3) as raw:
-        # A follower hears a moment later than the writer that they are committed.
+        # A follower learns the high watermark a moment later than the writer.
         eventually(lambda: len(values_of(fetch(raw, topic, 0, rack_id="b").records)) == 3)
     return topic
 
@@ -292,7 +292,7 @@ def test_a_reader_is_sent_to_the_follower_in_its_rack(racked, near_and_far):
 
 
 def test_a_follower_shows_nothing_that_is_not_committed(racked, near_and_far):
-    """It has the record, but the other follower has not, so it is not committed."""
+    """The follower has the record, but the other one does not, so it is not committed."""
     topic = near_and_far
     racked.pause(2)
     try:
@@ -301,7 +301,7 @@ def test_a_follower_shows_nothing_that_is_not_committed(racked, near_and_far):
             eventually(lambda: len(racked.logged(3, topic)) == 4, 1.4)
             found = fetch(raw, topic, 0, rack_id="b")
             assert values_of(found.records) == [b"a", b"b", b"c"]
-            # At the end of what is committed there is nothing yet; that is no error.
+            # At the high watermark there is nothing yet; that is no error.
             found = fetch(raw, topic, 3, rack_id="b")
             assert (found.error_code, values_of(found.records)) == (0, [])
     finally:
@@ -329,7 +329,7 @@ def test_a_fetch_that_waits_at_a_follower_is_woken_by_the_commit(racked, near_an
 
 
 class Nearby:
-    """A consumer in rack b, and how often it has asked each broker for records."""
+    """A consumer in rack b, and its number of fetches per broker."""
 
     def __init__(self, cluster, topic):
         self.fetches: Counter[int] = Counter()
@@ -361,7 +361,7 @@ class Nearby:
         return values(confluent.poll(self.source, count))
 
     def fetched(self):
-        """The counts, when they are up to date."""
+        """Wait for current statistics, and return the counts."""
         deadline = time.monotonic() + 1
         while time.monotonic() < deadline:
             self.source.poll(0.1)
@@ -369,7 +369,7 @@ class Nearby:
 
 
 def test_confluent_reads_from_the_follower_in_its_rack(racked, near_and_far):
-    """As its own statistics tell: the follower was asked for records, again and again."""
+    """The client's statistics show repeated fetches from the follower."""
     with Nearby(racked, near_and_far) as nearby:
         assert nearby.read(3) == [b"a", b"b", b"c"]
         racked.write(near_and_far, b"d")

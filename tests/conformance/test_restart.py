@@ -1,4 +1,4 @@
-"""A broker that stops, in order or not, comes back with everything that it had confirmed."""
+"""A broker that stops or is killed comes back with every acknowledged record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker throws away by itself, and what it keeps."""
+"""Retention and compaction: what a broker deletes, and what it keeps."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ OLD_MS = 1_700_000_000_000
 
 @pytest.fixture(scope="module")
 def tidy_broker():
-    """A broker that looks for something to throw away all the time."""
+    """A broker with frequent retention checks."""
     settings = {
         "log.initial.task.delay.ms": 0,
         "log.retention.check.interval.ms": 50,
         "log.cleaner.backoff.ms": 50,
-        # Only what is known to be safely on disk is compacted.
+        # Only synced records are compacted.
         "log.flush.offset.checkpoint.interval.ms": 50,
         "log.segment.delete.delay.ms": 0,
     }
@@ -38,7 +38,7 @@ def fill(cluster, topic, count, *, timestamp=None, size=1000):
 def test_a_log_is_kept_below_its_size(tidy_broker):
     topic = tidy_broker.create_topic(config={"segment.bytes": 3000, "retention.bytes": 5000})
     fill(tidy_broker, topic, 12)
-    # Two records make a segment; with the next one gone too, less than was asked for would be left.
+    # Two records make a segment; without the next one, less than retention.bytes would be left.
     eventually(lambda: confluent.bounds(tidy_broker.bootstrap, topic) == (6, 12))
     start, end = 6, 12
     found = confluent.read(tidy_broker.bootstrap, topic, end - start, start=start)
@@ -68,7 +68,7 @@ def test_a_compacted_topic_keeps_the_last_value_of_every_key(tidy_broker):
     topic = tidy_broker.create_topic(config=config)
     fill(tidy_broker, topic, 30)
     confluent.produce(tidy_broker.bootstrap, topic, [Record(None, key=b"0")])
-    # The newest segments are never compacted, so something has to follow.
+    # The active segment is never compacted, so records must follow.
     for at in range(6):
         confluent.produce(tidy_broker.bootstrap, topic, [Record(b"y" * 1000, key=b"f%d" % at)])
 
@@ -85,7 +85,7 @@ def test_a_compacted_topic_keeps_the_last_value_of_every_key(tidy_broker):
 
 
 def read_all(cluster, topic):
-    """Everything from the earliest to the last offset that there is."""
+    """Return all records from the earliest to the last offset."""
     end = confluent.bounds(cluster.bootstrap, topic)[1]
     with confluent.consumer(cluster.bootstrap) as source:
         source.assign([confluent.TopicPartition(topic, 0, 0)])

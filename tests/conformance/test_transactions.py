@@ -1,4 +1,4 @@
-"""Transactions as clients see them: all or nothing, and only the newest producer."""
+"""Transactions as clients see them: atomic, and only for the newest producer."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def name(topic):
 
 
 def write(cluster, topic, *wanted, partition=0):
-    """Records that are part of no transaction."""
+    """Write records outside of transactions."""
     confluent.produce(
         cluster.bootstrap, topic, [Record(value) for value in wanted], partition=partition
     )
 
 
-# -- all or nothing ------------------------------------------------------------------------------
+# -- atomicity -----------------------------------------------------------------------------------
 
 
 @pytest.mark.needs("transactions")
@@ -106,7 +106,7 @@ def test_aborted_records_are_for_readers_of_everything(transacting, client, chec
 
 @pytest.mark.needs("isolation")
 def test_an_open_transaction_holds_back_readers_of_committed_records(transacting, client, topic):
-    """They come as far as its first record and no further, whichever producer wrote the rest."""
+    """They read up to its first record and no further, whichever producer wrote the rest."""
     producer = RawProducer(transacting, f"open-{topic}")
     producer.init()
     write(transacting, topic, b"before")
@@ -141,7 +141,7 @@ def test_an_empty_transaction_ends_like_any_other(transacting, client, topic, na
     assert committed_values(transacting, topic) == [b"x"]
 
 
-# -- who may -------------------------------------------------------------------------------------
+# -- fencing -------------------------------------------------------------------------------------
 
 
 @pytest.mark.needs("transactions")
@@ -151,7 +151,7 @@ def test_a_later_producer_takes_the_id_over(transacting, client, topic, name):
         zombie.send(topic, b"zombie")
         zombie.flush()
         with transactional(client, transacting.bootstrap, name) as producer:
-            # What was open is aborted before anybody else gets the id.
+            # The open transaction is aborted before another producer gets the id.
             assert end_offset(transacting, topic, COMMITTED) == 2
             producer.begin()
             producer.send(topic, b"heir")
@@ -197,7 +197,7 @@ def test_offsets_share_the_fate_of_their_transaction(transacting, client, topic,
             producer.begin()
             producer.send(topic, b"copy %d" % offset, 1)
             producer.offsets({(topic, 0): offset}, group)
-            # It is not visible yet, and RequireStable tells the client to wait.
+            # It is not visible yet, and RequireStable makes the client wait.
             assert positions(transacting, group, topic) == before
             (stable,) = positions(transacting, group, topic, stable=True)
             assert stable[1].name == "UNSTABLE_OFFSET_COMMIT"
@@ -279,7 +279,7 @@ def test_a_transaction_may_be_larger_than_a_segment(transacting, ends):
     ):
         found = confluent.read(transacting.bootstrap, topic, len(wanted), isolation=isolation)
         assert values(found) == wanted
-    # A reader that begins in the middle of it is told as much as one that begins before.
+    # A reader that begins in the middle gets the same aborted transactions.
     found = confluent.read(transacting.bootstrap, topic, 1, start=500, isolation="read_committed")
     assert values(found) == [inside[499] if ends == "commit" else END]
 
@@ -314,7 +314,7 @@ def test_compaction_keeps_what_is_committed_and_forgets_what_is_aborted(transact
 
 
 def test_transactions_and_plain_records_do_not_disturb_each_other(transacting, topic):
-    """An idempotent producer beside a transaction is neither held back nor part of it."""
+    """An idempotent producer beside a transaction is neither delayed by it nor part of it."""
     producer = RawProducer(transacting, f"beside-{topic}")
     producer.init()
     producer.begin(topic, b"inside")

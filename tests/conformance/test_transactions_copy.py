@@ -1,7 +1,7 @@
 """Consume, transform, produce, exactly once, while brokers and copiers are killed.
 
-All clients copy at the same time, each its own copy.  The same at full length, with more faults:
-`make exactly-once`.
+All clients copy at the same time, each to another topic.  `make exactly-once` runs the same with
+more records and faults.
 """
 
 from __future__ import annotations

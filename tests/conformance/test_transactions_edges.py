@@ -1,4 +1,4 @@
-"""Transactions beside other things: deleted topics, storms, tools, readers of followers."""
+"""Transactions with deleted topics, many producers, admin tools and follower fetches."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_kcat_writes_a_transaction(transacting, topic):
 
 
 def test_the_tools_of_kafka_python_look_at_transactions(transacting, topic):
-    """KIP-664: what hangs is found and aborted."""
+    """KIP-664: a hanging transaction is found and aborted."""
     producer = begun(transacting, f"tools-{topic}")
     producer.begin(topic, b"x")
     name = producer.transactional_id
@@ -82,7 +82,7 @@ def test_the_tools_of_kafka_python_look_at_transactions(transacting, topic):
     assert producer.end(commit=False) == 0
 
 
-# -- what happens meanwhile ----------------------------------------------------------------------
+# -- concurrent changes --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -201,7 +201,7 @@ def apart(cluster):
 
 
 def test_batches_that_come_while_the_first_is_verified_stay_in_order(three_transacting):
-    """A client has several requests under way; only the first of a transaction is asked about."""
+    """A client has several requests in flight; only the first of a transaction is verified."""
     cluster = three_transacting
     topic, producer = apart(cluster)
     for turn in range(3):
@@ -225,7 +225,7 @@ def test_batches_that_come_while_the_first_is_verified_stay_in_order(three_trans
 
 
 def test_followers_show_readers_what_is_decided_and_no_more(three_transacting):
-    """KIP-392: a reader of committed records may be sent to any replica."""
+    """KIP-392: a reader of committed records may fetch from any replica."""
     cluster = three_transacting
     topic, aborted = apart(cluster)
     open_ = begun(cluster, f"open-{topic}")
@@ -287,7 +287,7 @@ def plain_batch(value):
 
 
 def test_a_transaction_waits_until_its_coordinator_may_write_again(three_transacting):
-    """With too few replicas nothing is decided, and nothing is lost."""
+    """With too few replicas no transaction is decided, and none is lost."""
     cluster = three_transacting
     topic = cluster.create_topic()
     with transactional("confluent-kafka", cluster.bootstrap, f"few-{topic}") as producer:
@@ -312,7 +312,7 @@ def test_a_transaction_waits_until_its_coordinator_may_write_again(three_transac
 
 
 def test_plain_producers_beside_transactions_are_read_in_their_order(transacting, topic):
-    """A reader of committed records is given everything that is decided, in the log's order."""
+    """A reader of committed records gets every decided transaction, in the log's order."""
     confluent.produce(transacting.bootstrap, topic, [Record(b"%d" % at) for at in range(3)])
     one, two = begun(transacting, f"one-{topic}"), begun(transacting, f"two-{topic}")
     one.begin(topic, b"one")
@@ -327,7 +327,7 @@ def test_plain_producers_beside_transactions_are_read_in_their_order(transacting
 
 
 def test_an_open_transaction_moves_with_its_partition(three_transacting):
-    """The new replica has it from the log that it copied, and goes on with it as the leader."""
+    """The new replica has the transaction from the copied log, and continues it as the leader."""
     cluster = three_transacting
     first, second = cluster.brokers[:2]
     topic = cluster.place_topic({0: [first]}, min_insync_replicas=1)
@@ -351,7 +351,7 @@ def test_records_of_an_open_transaction_may_be_deleted(transacting, topic):
     producer.begin(topic, b"0", b"1", b"2")
     confluent.produce(transacting.bootstrap, topic, [Record(b"plain")])
     assert confluent.delete_records(transacting.bootstrap, topic, 2) == 2
-    # Readers cannot be before the first offset that there is.
+    # Readers cannot start before the log start offset.
     assert end_offset(transacting, topic, COMMITTED) == 2
     assert producer.end() == 0
     eventually(lambda: end_offset(transacting, topic, COMMITTED) == 5)

@@ -1,4 +1,4 @@
-"""Transactions and idempotence while the brokers that carry them are killed."""
+"""Transactions and idempotence while their leaders and coordinators are killed."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_an_open_transaction_outlives_its_leader_and_its_coordinator(three_trans
     leader = cluster.leader_now(topic)
     cluster.kill(leader)
     cluster.leader_now(topic, not_any_of=[leader])
-    # The new leader knows the transaction, and how far its producer has come.
+    # The new leader knows the transaction, and the last sequence of its producer.
     again = producer.write(topic, b"a0", sequence=0)
     assert (again.error_code, again.base_offset) == (0, 0)
     assert producer.write(topic, b"a1").error_code == 0
@@ -110,7 +110,7 @@ def test_a_decision_is_carried_out_by_the_next_coordinator(three_transacting):
         cluster.resume(leader)
     cluster.restart(coordinator)
     cluster.heal()
-    # One marker each, and perhaps another of the next coordinator for what was marked already.
+    # One marker each, and perhaps a repeated one of the next coordinator.
     eventually(lambda: end_offset(cluster, topic, COMMITTED) >= 4)
     assert committed_values(cluster, topic) == [b"committed"]
     for producer, state in ((commits, "CompleteCommit"), (aborts, "CompleteAbort")):
@@ -123,7 +123,7 @@ def test_a_decision_is_carried_out_by_the_next_coordinator(three_transacting):
 
 
 def test_a_new_leader_knows_from_its_log_what_was_written_already(three_transacting):
-    """An idempotent producer repeats what it had no answer for, wherever the leader is now."""
+    """An idempotent producer repeats batches without a response, on any new leader."""
     cluster = three_transacting
     topic = cluster.place_topic({0: [1, 2, 3]})
     cluster.lead_with(topic, 1)

@@ -1,4 +1,4 @@
-"""The checker of transactions sees every anomaly that it is there to see, and nothing else."""
+"""The checker of transactions finds every anomaly, and none in a correct history."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def transact(history, who, fate=Fate.COMMITTED, *, asks=True, positions=None):
 
 
 def logs(*transactions):
-    """What readers see if these are committed, with a marker after each."""
+    """Return what readers see if these are committed, with a marker after each."""
     return {
         LEFT: [(2 * at, left) for at, (left, _) in enumerate(transactions)],
         RIGHT: [(2 * at, right) for at, (_, right) in enumerate(transactions)],

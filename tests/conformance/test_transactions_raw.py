@@ -1,7 +1,7 @@
-"""What no client sends: each of the requests of transactions, too late, twice, or not true.
+"""Transaction requests that no client sends: too late, twice, or with wrong content.
 
-Refusals are Kafka's, and whatever is refused changes nothing: not the state of the transaction, and
-not the log.
+Errors are Kafka's, and a refused request changes nothing: neither the state of the transaction nor
+the log.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def topic(transacting):
 
 @pytest.fixture
 def holder(transacting, topic):
-    """The producer that has a transactional id of its own."""
+    """A producer with a transactional id."""
     made = RawProducer(transacting, f"raw-{topic}")
     assert made.init() == 0
     return made
@@ -68,7 +68,7 @@ def holder(transacting, topic):
 
 @pytest.fixture
 def zombie(holder):
-    """Who had the id before."""
+    """The previous producer of the id."""
     former = RawProducer(holder.cluster, holder.transactional_id)
     former.id, former.epoch = holder.id, holder.epoch
     assert holder.init() == 0
@@ -144,7 +144,7 @@ def test_an_epoch_is_given_once_and_grows(holder):
     for bump in range(1, 4):
         assert holder.init() == 0
         assert (holder.id, holder.epoch) == (first[0], bump)
-    # KIP-360: one who says who he is keeps his id, too.
+    # KIP-360: a producer that sends its id keeps it, too.
     assert holder.init(keeps=True) == 0
     assert (holder.id, holder.epoch) == (first[0], 4)
 
@@ -166,7 +166,7 @@ def test_a_new_producer_aborts_what_is_open(transacting, holder, topic):
     assert end_offset(transacting, topic) == 2
 
 
-# -- who may not ---------------------------------------------------------------------------------
+# -- fencing -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", range(5))
@@ -190,7 +190,7 @@ def test_a_zombie_writes_nothing(transacting, holder, zombie, topic):
     assert holder.add((topic, 0)) == [0]
     answer = zombie.write(topic, b"zombie")
     assert answer.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
-    # Once its successor has been there, the partition knows it by itself.
+    # After a batch of its successor, the partition itself knows.
     assert holder.write(topic, b"heir").error_code == 0
     assert zombie.write(topic, b"zombie").error_code == ErrorCode.INVALID_PRODUCER_EPOCH
     assert end_offset(transacting, topic, UNCOMMITTED) == 1
@@ -212,7 +212,7 @@ def test_no_producer_acts_for_the_id_of_another(holder, topic, version):
     assert state(holder) == before
 
 
-# -- steps that are left out, repeated or late ---------------------------------------------------
+# -- omitted, repeated and late steps ------------------------------------------------------------
 
 
 def test_nothing_is_ended_that_was_not_begun(holder):
@@ -249,7 +249,7 @@ def test_a_partition_that_is_not_in_the_transaction_takes_no_record(
     answer = holder.write(topic, b"never", version=version)
     assert answer.error_code == ErrorCode.INVALID_TXN_STATE
     holder.begin(topic, b"x", index=1)
-    # The transaction is open, but not here.
+    # The transaction is open, but without this partition.
     answer = holder.write(topic, b"never", version=version)
     assert answer.error_code == ErrorCode.INVALID_TXN_STATE
     assert end_offset(transacting, topic, UNCOMMITTED, 0) == 0
@@ -264,7 +264,7 @@ def test_a_record_that_comes_after_the_end_is_refused(transacting, holder, topic
     eventually(lambda: end_offset(transacting, topic, UNCOMMITTED) == 2)
     answer = holder.write(topic, b"late")
     assert answer.error_code == ErrorCode.INVALID_TXN_STATE
-    # The next transaction without this partition does not make it better.
+    # Nor is it accepted in the next transaction without this partition.
     holder.begin(topic, b"y", index=1)
     assert holder.write(topic, b"late").error_code == ErrorCode.INVALID_TXN_STATE
     assert holder.end() == 0
@@ -357,7 +357,7 @@ def test_offsets_of_no_transaction_are_refused(transacting, holder, topic, versi
     """The group was not added to the transaction, so nothing would ever end them (KIP-890)."""
     group = f"group-{topic}"
     (code,) = holder.commit_offsets(group, {(topic, 0): 5}, version)
-    # Clients know the milder word since version 4.
+    # Clients know the abortable error since version 4.
     assert code == (ErrorCode.INVALID_TXN_STATE if version < 4 else ErrorCode.TRANSACTION_ABORTABLE)
     assert positions(transacting, group, topic, stable=True) == [(-1, 0)]
 
@@ -422,7 +422,7 @@ def test_a_group_without_a_name_has_no_offsets(holder, topic, version):
     assert code == ErrorCode.INVALID_GROUP_ID
 
 
-# -- what is told of them ------------------------------------------------------------------------
+# -- describing and listing ----------------------------------------------------------------------
 
 
 def test_a_transaction_is_described_from_its_beginning_to_its_end(transacting, holder, topic):
@@ -483,13 +483,13 @@ def test_the_producers_of_a_partition_are_described(transacting, holder, topic):
     assert missing.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-# -- requests full of lies -----------------------------------------------------------------------
+# -- wrong requests ------------------------------------------------------------------------------
 
 NUMBERS = (-1, 0, 2**15 - 1)
 
 
 def liars(key, topic):
-    """Requests that are partly impossible and partly true of another producer."""
+    """Yield requests that are impossible, or that are true of another producer."""
     names = ["", "liar", "x" * 30_000]
     for name, epoch, index in product(names, NUMBERS, (-1, 0, 99)):
         producer: dict[str, Any] = {
@@ -564,7 +564,7 @@ def test_a_control_batch_of_a_client_ends_no_transaction(transacting, holder, to
 
 
 def test_a_client_writes_into_no_internal_topic(transacting, topic):
-    """A coordinator would know what a client made up."""
+    """No coordinator knows the ids that a client made up."""
     positions(transacting, "g", topic)
     for name in ("__transaction_state", "__consumer_offsets"):
         with Raw(transacting) as raw:

@@ -1,4 +1,4 @@
-"""A broker is stopped or killed with transactions in every state, and knows them afterwards."""
+"""A broker that is stopped or killed with transactions in every state knows them afterwards."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_transactions_are_what_they_were_after_a_restart(transacting, how):
     assert positions(cluster, group, topic) == [(-1, 0)]
     ((_, code),) = positions(cluster, group, topic, stable=True)
     assert code == ErrorCode.UNSTABLE_OFFSET_COMMIT
-    # It goes on where it was: a repetition is known, and so is what comes next.
+    # It continues where it was: it recognizes a repeated batch, and accepts the next one.
     again = held.write(topic, b"open", sequence=0)
     assert (again.error_code, again.base_offset) == (0, 2)
     assert held.write(topic, b"and on").error_code == 0
