@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from examples.demo.topics import SHOWN
 from hightide.client.admin import Admin
-from hightide.client.connection import ConnectionFailed
+from hightide.client.broker_connection import ConnectionFailed
 from hightide.client.model.cluster import Partition
 from hightide.client.model.replicas import PartitionReplicas
 from hightide.core.partition.state import NO_BROKER

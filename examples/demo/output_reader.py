@@ -16,7 +16,7 @@ from examples.demo.order_check import OrderCheck
 from examples.demo.pipeline import PipelineProcess
 from examples.demo.topics import REVENUE
 from examples.demo.traffic import order_number
-from hightide.client.connection import ConnectionFailed
+from hightide.client.broker_connection import ConnectionFailed
 from hightide.spark.blocking_client import BlockingClient, FetchedBatches
 from hightide.spark.pipelines.status import AppStatus
 from hightide.wire import batch

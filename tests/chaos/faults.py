@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from random import Random
 
-from hightide.client.connection import ConnectionFailed
+from hightide.client.broker_connection import ConnectionFailed
 from hightide.wire.errors import KafkaError
 from tests.chaos.world import World
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from hightide.client.connection import ConnectionFailed
+from hightide.client.broker_connection import ConnectionFailed
 from hightide.spark.blocking_client import Fenced, OffsetOutOfRange, ignored_options, shared_client
 from hightide.testing import Cluster
 from hightide.testing.cluster import free_port

@@ -8,7 +8,7 @@ import pytest
 from hightide.spark.blocking_client import Fenced, shared_client
 from hightide.spark.sink.delivery import deliver
 from hightide.spark.sink.marker import Claim, Replaced, Verdict
-from hightide.spark.sink.routing import Routes, encoded
+from hightide.spark.sink.row_routing import Routes, encoded
 from hightide.spark.sink.transactions import GaveUp, Transactions
 from tests.spark.copying_queries import (
     ENDING,

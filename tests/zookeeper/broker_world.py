@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from hightide.client.connection import Connection
+from hightide.client.broker_connection import Connection
 from hightide.process import BrokerProcess
 from hightide.testing import Cluster
 from hightide.wire.errors import ErrorCode

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hightide.client.connection import ConnectionFailed
+from hightide.client.broker_connection import ConnectionFailed
 from tests.support.eventually import eventually
 from tests.zookeeper import servers
 from tests.zookeeper.broker_world import (

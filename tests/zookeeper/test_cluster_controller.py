@@ -16,7 +16,7 @@ from threading import Event
 import pytest
 
 from hightide.client.admin import Admin
-from hightide.client.connection import Connection
+from hightide.client.broker_connection import Connection
 from hightide.process import environment
 from hightide.wire.errors import ErrorCode
 from tests.support.eventually import eventually, seconds_until

@@ -32,7 +32,7 @@ from hightide.cli.perf import commands as perf
 from hightide.cli.record.consume import consume
 from hightide.cli.record.produce import produce
 from hightide.cli.render import say, write
-from hightide.client.connection import ConnectionFailed
+from hightide.client.broker_connection import ConnectionFailed
 from hightide.wire.errors import Corrupt, KafkaError
 
 app = typer.Typer(

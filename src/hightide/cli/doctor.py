@@ -25,7 +25,7 @@ from hightide.cli import render
 from hightide.cli.options import LOCALHOST, OutputOption, wrong_usage
 from hightide.cli.render import Output
 from hightide.client.admin import Admin
-from hightide.client.connection import ConnectionFailed
+from hightide.client.broker_connection import ConnectionFailed
 from hightide.client.routing import addresses
 from hightide.wire.errors import KafkaError
 

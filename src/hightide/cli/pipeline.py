@@ -21,7 +21,7 @@ from hightide.cli.extra import require_spark
 from hightide.cli.options import DryRun, Failed, OutputOption, Yes, confirm, pairs, wrong_usage
 from hightide.cli.render import Output
 from hightide.cli.watch import Interval, Watch
-from hightide.client.connection import ConnectionFailed
+from hightide.client.broker_connection import ConnectionFailed
 from hightide.wire.errors import KafkaError
 
 if TYPE_CHECKING:

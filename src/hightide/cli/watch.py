@@ -11,7 +11,7 @@ import typer
 from hightide.cli import render
 from hightide.cli.options import ask
 from hightide.client.admin import Admin
-from hightide.client.connection import ConnectionFailed
+from hightide.client.broker_connection import ConnectionFailed
 from hightide.wire.errors import KafkaError
 
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Repeat until Ctrl-C.")]

@@ -20,7 +20,7 @@ from struct import Struct
 from typing import Any
 
 from hightide.client.admin.records import NAMES_TOPICS, list_offsets
-from hightide.client.connection import Connection, ConnectionFailed, check
+from hightide.client.broker_connection import Connection, ConnectionFailed, check
 from hightide.client.leader_cache import LeaderCache
 from hightide.client.model.cluster import Timestamp
 from hightide.client.retry import RETRY_MS, Backoff

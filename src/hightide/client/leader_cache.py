@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
-from hightide.client.connection import Connection, ConnectionFailed
+from hightide.client.broker_connection import Connection, ConnectionFailed
 from hightide.client.model.cluster import Partition
 from hightide.client.retry import RETRY_MS, Backoff
 from hightide.client.routing import AskLeader, Router

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from hightide.client.connection import Connection, ConnectionFailed, check
+from hightide.client.broker_connection import Connection, ConnectionFailed, check
 from hightide.client.leader_cache import LeaderCache
 from hightide.client.retry import Backoff, is_retriable
 from hightide.client.transactional import fencing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from hightide.client.connection import TIMEOUT_MS, Connection
+from hightide.client.broker_connection import TIMEOUT_MS, Connection
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.hot import replica_fetch_codec as hot
 from hightide.wire.hot.fetch_codec import Fetch

@@ -23,7 +23,7 @@ import math
 import time
 from typing import Self
 
-from hightide.client.connection import ConnectionFailed
+from hightide.client.broker_connection import ConnectionFailed
 from hightide.wire.errors import ErrorCode, KafkaError
 
 RETRY_MS = 120_000

@@ -19,7 +19,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Generic, TypeVar
 
-from hightide.client.connection import CLIENT_ID, TIMEOUT_MS, Connection, ConnectionFailed, check
+from hightide.client.broker_connection import (
+    CLIENT_ID,
+    TIMEOUT_MS,
+    Connection,
+    ConnectionFailed,
+    check,
+)
 from hightide.client.model.cluster import Node, Partition
 from hightide.client.retry import RETRY_MS, Backoff
 from hightide.client.security import PLAINTEXT, Security

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from hightide.client.connection import Connection, ConnectionFailed, check
+from hightide.client.broker_connection import Connection, ConnectionFailed, check
 from hightide.client.model.cluster import Partition, by_topic
 from hightide.client.routing import CoordinatorKind, Router
 from hightide.wire.errors import ErrorCode, KafkaError

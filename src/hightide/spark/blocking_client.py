@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from hightide.client.admin import Admin
 from hightide.client.admin.records import list_offsets
-from hightide.client.connection import CLIENT_ID, TIMEOUT_MS, ConnectionFailed
+from hightide.client.broker_connection import CLIENT_ID, TIMEOUT_MS, ConnectionFailed
 from hightide.client.fetcher import FETCH_BYTES, FetchedBatches, OffsetOutOfRange, RangeFetcher
 from hightide.client.leader_cache import LeaderCache
 from hightide.client.producer import PartitionProducer

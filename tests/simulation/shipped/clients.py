@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-from hightide.client.connection import Connection, ConnectionFailed
+from hightide.client.broker_connection import Connection, ConnectionFailed
 from hightide.core.partition.state import NO_BROKER
 from hightide.wire import batch
 from hightide.wire.errors import ErrorCode, KafkaError

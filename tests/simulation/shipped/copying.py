@@ -11,7 +11,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
-from hightide.client.connection import ConnectionFailed
+from hightide.client.broker_connection import ConnectionFailed
 from hightide.core.partition.state import NO_BROKER
 from hightide.wire import batch
 from hightide.wire.errors import ErrorCode

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Any
 
-from hightide.client.connection import ConnectionFailed
+from hightide.client.broker_connection import ConnectionFailed
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.consumer_groups import (
     ConsumerGroupHeartbeatRequest,

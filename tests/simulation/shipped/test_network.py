@@ -10,7 +10,7 @@ import pytest
 
 from hightide.broker.network.connection import Connection as Served
 from hightide.broker.network.server import Server
-from hightide.client.connection import Connection, ConnectionFailed
+from hightide.client.broker_connection import Connection, ConnectionFailed
 from hightide.settings import Broker as Settings
 from hightide.settings import Listener
 from hightide.wire import frame

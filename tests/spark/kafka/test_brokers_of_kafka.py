@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from hightide.client.connection import ConnectionFailed
+from hightide.client.broker_connection import ConnectionFailed
 from hightide.spark.blocking_client import Fenced, OffsetOutOfRange, shared_client
 from hightide.wire.errors import KafkaError
 from tests.spark.apache import PASSWORD, USER, escaped

@@ -15,7 +15,7 @@ from typing import Any
 from hightide.broker.controller import ControllerService
 from hightide.broker.controller.controller_election import ControllerElection
 from hightide.broker.membership.registration import register
-from hightide.client.connection import ConnectionFailed
+from hightide.client.broker_connection import ConnectionFailed
 from hightide.core.metadata.image import MetadataImage
 from hightide.core.partition.state import PartitionState
 from hightide.settings import Broker as Settings

@@ -7,7 +7,7 @@ import pytest
 
 from hightide.broker.handlers import fetch
 from hightide.broker.network import fetch_sizing
-from hightide.client.connection import Connection
+from hightide.client.broker_connection import Connection
 from hightide.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tests.unit.broker.transactional_world import World, part, produce_request, world
 

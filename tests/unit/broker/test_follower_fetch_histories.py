@@ -22,7 +22,7 @@ from hightide.broker.network.connection import Slot
 from hightide.broker.replication.replica import Replica
 from hightide.broker.replication.replica_manager import ReplicaManager
 from hightide.broker.replication.replication_throttle import ReplicationThrottle
-from hightide.client.connection import CODES
+from hightide.client.broker_connection import CODES
 from hightide.core.partition.fetch_session import FetchSessions
 from hightide.core.partition.fetch_session_client import FetchSessionClient, SessionRequest
 from hightide.core.partition.follower import FetchPosition

@@ -12,7 +12,7 @@ from hightide.broker.broker import Broker
 from hightide.broker.controller.topic_changes import internal_overrides
 from hightide.broker.environment import RealEnvironment
 from hightide.broker.replication.replica import Replica
-from hightide.client.connection import Connection
+from hightide.client.broker_connection import Connection
 from hightide.log.disk import MemoryDisk
 from hightide.settings import Broker as Settings
 from hightide.wire.errors import ErrorCode

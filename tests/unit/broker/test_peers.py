@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from hightide.broker.replication.peers import Peers
-from hightide.client.connection import ConnectionFailed
+from hightide.client.broker_connection import ConnectionFailed
 from hightide.wire.frame import RequestHeader, decode_request_header, encode_response
 from hightide.wire.messages.api_versions import ApiVersionsResponse
 from hightide.wire.messages.replication import (

@@ -12,7 +12,7 @@ import pytest
 from hightide.broker.broker import Broker
 from hightide.broker.environment import RealEnvironment
 from hightide.broker.transactions import TransactionPartitions
-from hightide.client.connection import Connection
+from hightide.client.broker_connection import Connection
 from hightide.core.metadata.topic_names import TRANSACTION_STATE
 from hightide.core.partition.state import NO_BROKER
 from hightide.core.transactions.transaction import NO_PRODUCER, Producer, State

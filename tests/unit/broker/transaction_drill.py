@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from hightide.broker.replication.replica import Replica
-from hightide.client.connection import ConnectionFailed
+from hightide.client.broker_connection import ConnectionFailed
 from hightide.core.metadata.topic_names import TRANSACTION_STATE, partition_for
 from hightide.core.transactions.transaction import Producer, State, Transaction
 from hightide.core.transactions.transaction_coordinator import TransactionCoordinator

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from hightide.broker.broker import Broker
 from hightide.broker.environment import RealEnvironment
 from hightide.broker.replication.replica import Replica
-from hightide.client.connection import Connection
+from hightide.client.broker_connection import Connection
 from hightide.core.transactions.transaction import Producer
 from hightide.log.disk import MemoryDisk
 from hightide.settings import Broker as Settings

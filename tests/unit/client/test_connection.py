@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from hightide.client import replica_fetch
-from hightide.client.connection import RECEIVE_BYTES, Connection, ConnectionFailed
+from hightide.client.broker_connection import RECEIVE_BYTES, Connection, ConnectionFailed
 from hightide.client.routing import addresses
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.frame import decode_request_header, encode_response

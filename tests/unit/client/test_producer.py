@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hightide.client import retry
-from hightide.client.connection import ConnectionFailed
+from hightide.client.broker_connection import ConnectionFailed
 from hightide.client.producer import IN_FLIGHT, PartitionProducer
 from hightide.client.transactional import Fenced
 from hightide.wire import frame

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from hightide.client import retry
-from hightide.client.connection import ConnectionFailed
+from hightide.client.broker_connection import ConnectionFailed
 from hightide.client.retry import Backoff, is_retriable
 from hightide.wire.errors import ErrorCode, KafkaError
 

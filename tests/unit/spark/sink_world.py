@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from enum import Enum
 
-from hightide.client.connection import ConnectionFailed
+from hightide.client.broker_connection import ConnectionFailed
 from hightide.spark.blocking_client import Fenced, Identity, TopicPartition
 from hightide.spark.sink.marker import Claim, Refused, Replaced
 from hightide.spark.sink.transactions import GaveUp, Transactions

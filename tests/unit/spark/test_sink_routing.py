@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hightide.spark.blocking_client import Identity
 from hightide.spark.columns.partitioner import partitions_of
 from hightide.spark.sink.delivery import stamped
-from hightide.spark.sink.routing import MIN_RUN, Routes, encoded, spread
+from hightide.spark.sink.row_routing import MIN_RUN, Routes, encoded, spread
 from hightide.spark.sink.rows import Unwritable
 from hightide.spark.sink.tasks import first_numbers
 from hightide.wire.batch import TRANSACTIONAL_FLAG, check, records

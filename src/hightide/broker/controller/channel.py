@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from hightide.client.connection import ConnectionFailed
+from hightide.client.broker_connection import ConnectionFailed
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.replication import (
     AlterPartitionRequest,

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from hightide.broker.controller.context import ControllerContext
-from hightide.client.connection import ConnectionFailed
+from hightide.client.broker_connection import ConnectionFailed
 from hightide.client.retry import Backoff
 from hightide.core.controller.cluster_state import Partition
 from hightide.core.metadata.image import published_partition

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from hightide.client.connection import CODES, ConnectionFailed
+from hightide.client.broker_connection import CODES, ConnectionFailed
 from hightide.client.retry import Backoff
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.zookeeper.interface import SessionState

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from hightide.broker.replication.replica import Replica
-from hightide.client.connection import ConnectionFailed
+from hightide.client.broker_connection import ConnectionFailed
 from hightide.core.partition.isr import Proposal
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.replication import (

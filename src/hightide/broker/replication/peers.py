@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from hightide.client.connection import Connection, ConnectionFailed
+from hightide.client.broker_connection import Connection, ConnectionFailed
 from hightide.wire.errors import KafkaError
 from hightide.wire.messages.replication import PublishedEndpoint
 from hightide.wire.types import api_of

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING
 
 from hightide.broker.replication.purgatory import ENOUGH_BYTES, PartitionPurgatory
-from hightide.client.connection import CODES
+from hightide.client.broker_connection import CODES
 from hightide.core.metadata.topic_names import INTERNAL_TOPICS
 from hightide.core.partition.fetch_session import TopicPartition
 from hightide.core.partition.follower import Action, FetchPosition, Follower, Step

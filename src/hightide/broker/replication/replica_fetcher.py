@@ -25,7 +25,7 @@ from hightide.broker.replication.peers import Peers
 from hightide.broker.replication.replica import Replica
 from hightide.broker.replication.replication_throttle import ReplicationThrottle
 from hightide.client import replica_fetch
-from hightide.client.connection import CODES, Connection, ConnectionFailed
+from hightide.client.broker_connection import CODES, Connection, ConnectionFailed
 from hightide.core.partition.fetch_session import TopicPartition
 from hightide.core.partition.fetch_session_client import (
     OUT_OF_STEP,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from hightide.broker.handlers.write_txn_markers import write_markers
 from hightide.broker.transactions.marker_sender import MarkerSender
 from hightide.broker.transactions.transaction_partition import TransactionPartition
-from hightide.client.connection import ConnectionFailed
+from hightide.client.broker_connection import ConnectionFailed
 from hightide.client.retry import Backoff
 from hightide.core.controller.cluster_state import Partition
 from hightide.core.transactions.pending_markers import PendingMarkers, Progress

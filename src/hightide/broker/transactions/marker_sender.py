@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from hightide.client.connection import Connection, ConnectionFailed
+from hightide.client.broker_connection import Connection, ConnectionFailed
 from hightide.core.transactions.transaction_coordinator import Ending
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.markers import OpenMarkerConnectionRequest, OpenMarkerConnectionResponse

@@ -18,7 +18,7 @@ from hightide.broker.replication.replica import Replica
 from hightide.broker.transactions.marker_delivery import MarkerDelivery
 from hightide.broker.transactions.marker_fencing import MarkerFencing
 from hightide.broker.transactions.transaction_partition import TransactionPartition
-from hightide.client.connection import CODES, ConnectionFailed
+from hightide.client.broker_connection import CODES, ConnectionFailed
 from hightide.core.controller.cluster_state import Partition
 from hightide.core.metadata.topic_names import TRANSACTION_STATE, partition_for
 from hightide.core.transactions.transaction import Producer

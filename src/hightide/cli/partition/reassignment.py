@@ -13,7 +13,7 @@ from hightide.cli.partition.plan import Plan, spread, write_plan
 from hightide.cli.partition.rows import chosen
 from hightide.cli.partition.throttle import lift_throttle, set_throttle, throttle_of
 from hightide.client.admin import Admin
-from hightide.client.connection import ConnectionFailed
+from hightide.client.broker_connection import ConnectionFailed
 from hightide.client.model.cluster import Partition
 from hightide.client.model.replicas import PartitionReplicas, Reassignment
 from hightide.core.controller.reassignment import origin_of

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from hightide.cli.options import Failed, ask
 from hightide.cli.render import say
 from hightide.client.admin import Admin
-from hightide.client.connection import ConnectionFailed
+from hightide.client.broker_connection import ConnectionFailed
 from hightide.client.model.cluster import TopicDescription
 from hightide.client.retry import Backoff
 from hightide.wire.errors import ErrorCode, KafkaError

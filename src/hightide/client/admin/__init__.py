@@ -23,7 +23,7 @@ from hightide.client.admin.records import RecordAdmin
 from hightide.client.admin.replicas import ReplicaAdmin
 from hightide.client.admin.topics import TopicAdmin
 from hightide.client.admin.transactions import TransactionAdmin
-from hightide.client.connection import CLIENT_ID, TIMEOUT_MS
+from hightide.client.broker_connection import CLIENT_ID, TIMEOUT_MS
 from hightide.client.routing import Router
 from hightide.client.security import PLAINTEXT, Security
 

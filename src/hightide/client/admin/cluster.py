@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hightide.client.connection import ConnectionFailed, check
+from hightide.client.broker_connection import ConnectionFailed, check
 from hightide.client.model.cluster import ClusterDescription, ReplicaSize
 from hightide.client.routing import Router
 from hightide.wire.messages.cluster import DescribeLogDirsRequest

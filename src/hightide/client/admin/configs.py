@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from hightide.client.connection import Connection, check
+from hightide.client.broker_connection import Connection, check
 from hightide.client.model.cluster import ConfigEntry, ConfigSource, ConfigType, ResourceType
 from hightide.client.routing import Router
 from hightide.wire.messages.configs import (

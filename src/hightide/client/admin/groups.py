@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from hightide.client.admin.records import RecordAdmin
-from hightide.client.connection import Connection, ConnectionFailed, check
+from hightide.client.broker_connection import Connection, ConnectionFailed, check
 from hightide.client.model.cluster import Partition, by_topic
 from hightide.client.model.groups import (
     CONSUMER,

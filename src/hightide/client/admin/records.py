@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from hightide.client.connection import Connection, check
+from hightide.client.broker_connection import Connection, check
 from hightide.client.model.cluster import Extent, OffsetAt, Partition, Timestamp
 from hightide.client.routing import AskLeader, Router
 from hightide.wire import batch

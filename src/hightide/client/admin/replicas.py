@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hightide.client.admin.topics import TopicAdmin
-from hightide.client.connection import Connection, ConnectionFailed, check
+from hightide.client.broker_connection import Connection, ConnectionFailed, check
 from hightide.client.model.cluster import Partition, TopicDescription, by_topic
 from hightide.client.model.replicas import (
     Reassignment,

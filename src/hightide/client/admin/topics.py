@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from hightide.client.connection import Connection, check
+from hightide.client.broker_connection import Connection, check
 from hightide.client.model.cluster import PartitionDescription, TopicDescription
 from hightide.client.retry import Backoff
 from hightide.client.routing import Router

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from hightide.client.connection import Connection, check
+from hightide.client.broker_connection import Connection, check
 from hightide.client.model.cluster import Partition, by_topic
 from hightide.client.model.transactions import (
     ActiveProducer,

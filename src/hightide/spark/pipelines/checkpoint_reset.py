@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hightide.client.admin import Admin
-from hightide.client.connection import ConnectionFailed
+from hightide.client.broker_connection import ConnectionFailed
 from hightide.client.security import security_of
 from hightide.wire.errors import ErrorCode, KafkaError
 

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 
 from hightide.spark.blocking_client import shared_client
 from hightide.spark.sink.delivery import deliver
-from hightide.spark.sink.routing import Routes, encoded
+from hightide.spark.sink.row_routing import Routes, encoded
 from hightide.spark.sink.rows import checked
 from hightide.spark.sink.sink_options import OptionError, SinkOptions, parse
 

@@ -18,7 +18,7 @@ from hightide.spark.blocking_client import (
     PartitionWriter,
     TopicPartition,
 )
-from hightide.spark.sink.routing import EncodedBatch
+from hightide.spark.sink.row_routing import EncodedBatch
 from hightide.spark.sink.rows import Unwritable
 from hightide.wire.batch import ATTRIBUTES_AT, CRC_AT
 from hightide.wire.crc import crc32c

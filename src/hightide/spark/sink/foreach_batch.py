@@ -22,7 +22,7 @@ from hightide.spark.blocking_client import BlockingClient, Identity, shared_clie
 from hightide.spark.explain import in_words
 from hightide.spark.sink import jobs
 from hightide.spark.sink.marker import Claim, Refused, Verdict
-from hightide.spark.sink.routing import Routes
+from hightide.spark.sink.row_routing import Routes
 from hightide.spark.sink.rows import Unwritable, checked
 from hightide.spark.sink.sink_options import PREFIX, SinkOptions, of_client
 from hightide.spark.sink.tasks import Append

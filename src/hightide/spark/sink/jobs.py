@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from hightide.spark.sink.routing import Routes
+from hightide.spark.sink.row_routing import Routes
 from hightide.spark.sink.tasks import (
     DELIVERED_DDL,
     PIECES_DDL,

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from hightide.spark.blocking_client import Identity, shared_client
 from hightide.spark.sink.delivery import DeliveredPartition, deliver
-from hightide.spark.sink.routing import EncodedBatch, Routes, encoded
+from hightide.spark.sink.row_routing import EncodedBatch, Routes, encoded
 
 if TYPE_CHECKING:
     from pyspark import TaskContext
