@@ -18,6 +18,8 @@ from bench.harness.report import BESIDE, bound
 from bench.harness.results import Figure, Measured, Results, Row, UnreadableResults, read
 
 ROOT = Path(__file__).resolve().parents[1]
+# Figures that no results file holds.
+OTHER_FIGURES = ROOT / "bench" / "other_figures.md"
 CALLED = {
     "hightide": "Hightide",
     "hightide-plain": "Hightide, at least once",
@@ -281,7 +283,7 @@ def page(results: Results) -> tuple[str, dict[str, str]]:
                 plots[name] = picture
                 drawn.append(name)
         lines += section(family, workloads, results, drawn)
-    lines += limits(results)
+    lines += [OTHER_FIGURES.read_text("utf-8"), *limits(results)]
     return "\n".join(lines) + "\n", plots
 
 
