@@ -283,7 +283,9 @@ def page(results: Results) -> tuple[str, dict[str, str]]:
                 plots[name] = picture
                 drawn.append(name)
         lines += section(family, workloads, results, drawn)
-    lines += [OTHER_FIGURES.read_text("utf-8"), *limits(results)]
+    if others:
+        lines.append(OTHER_FIGURES.read_text("utf-8"))
+    lines += limits(results)
     return "\n".join(lines) + "\n", plots
 
 

@@ -22,7 +22,7 @@ JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 11, 12, 13, 14
 # The last versions before flexible ones.
 VERSIONS = {JOIN_GROUP: 5, HEARTBEAT: 3, LEAVE_GROUP: 2, SYNC_GROUP: 3}
 ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS, MEMBER_ID_REQUIRED = 22, 27, 79
-JOIN_ANEW = (ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS)
+JOIN_AGAIN = (ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS)
 SESSION_TIMEOUT_MS, REBALANCE_TIMEOUT_MS = 45_000, 60_000
 HEARTBEAT_S = 0.05
 NO_INSTANCE = struct.pack(">h", -1)
@@ -116,7 +116,7 @@ class Member:
         answer.i32(), answer.i32()  # the correlation id and the throttle time
         asked, self._asked = self._asked, -1
         error = answer.i16()
-        if error in JOIN_ANEW:
+        if error in JOIN_AGAIN:
             self.join()
         elif error == MEMBER_ID_REQUIRED:
             self.generation, _, _, self.id = _joined(answer)

@@ -49,7 +49,7 @@ ACLS: dict[str, tuple[Acl, ...] | None] = {
     "empty": (),
     "none": None,
     "an unknown scheme": (Acl(EVERYTHING, "carrier-pigeon", "anyone"),),
-    "another world": (Acl(EVERYTHING, "world", "nobody"),),
+    "another world": (Acl(EVERYTHING, "world", "stranger"),),
     "no digest": (Acl(EVERYTHING, "digest", "ann"),),
     "no address": (Acl(EVERYTHING, "ip", "here"),),
     "no network": (Acl(EVERYTHING, "ip", "127.0.0.1/99"),),

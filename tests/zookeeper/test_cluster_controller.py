@@ -133,7 +133,7 @@ def test_who_slept_through_its_session_writes_nothing_more(cluster):
     assert cluster.create(cluster.elected(), answers[0][0]) == ErrorCode.NONE
 
 
-def test_a_controller_whose_znode_was_deleted_by_hand_is_elected_anew(cluster):
+def test_a_controller_whose_znode_was_deleted_by_hand_is_elected_again(cluster):
     old, epoch = agreed(cluster), cluster.controller_epoch()
     cluster.tree.client.delete("/controller")
     eventually(lambda: cluster.elected() and cluster.controller_epoch() == epoch + 1, 2)

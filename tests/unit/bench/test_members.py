@@ -92,7 +92,7 @@ def test_a_member_takes_its_id_joins_shares_out_and_leaves() -> None:
     assert struct.pack(">iiii", 3, 0, 1, 2) in script.bodies[2]
 
 
-def test_a_heartbeat_that_tells_of_a_rebalance_has_a_member_join_anew() -> None:
+def test_a_heartbeat_that_tells_of_a_rebalance_has_a_member_join_again() -> None:
     script = Script(
         [
             (JOIN_GROUP, joined(0, 1, "m1", "m1", "m1")),
@@ -142,7 +142,7 @@ def test_a_commit_that_is_answered_otherwise_than_the_first_is_noticed() -> None
             one.go_on()
 
 
-def test_partitions_are_shared_evenly_when_each_has_one_member_and_nobody_is_left_out() -> None:
+def test_partitions_are_shared_evenly_when_each_has_one_member_and_none_is_left_out() -> None:
     everything = set(range(60))
     assert is_shared_evenly([everything])
     assert is_shared_evenly([set(range(30)), set(range(30, 60))])

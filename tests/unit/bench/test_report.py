@@ -35,7 +35,7 @@ def test_a_round_without_the_figure_does_not_shift_the_others():
 
 
 @pytest.mark.parametrize(("mine", "verdict"), [(30, "met, 1.50"), (10, "MISSED, 0.50")])
-def test_a_bar_is_held_against_kafka_and_nobody_else(mine, verdict):
+def test_a_bar_is_held_against_kafka_alone(mine, verdict):
     rounds = {"hightide": [{"rate": mine}], "old": [{"rate": 1000}], "kafka": [{"rate": 20}]}
     assert f"bar ≥ 1.0: {verdict}" in as_text(outcome(rounds, RATE), "hightide")
     del rounds["kafka"]

@@ -28,7 +28,7 @@ def copies():
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    # Nobody listens there, and the figures that need a broker are then as old as the file.
+    # No broker listens there, so the figures that need one are as old as the file.
     monkeypatch.setenv("HIGHTIDE_BOOTSTRAP", "127.0.0.1:1")
     (tmp_path / "shop.py").write_text(APP)
     return tmp_path
@@ -91,7 +91,7 @@ def test_apps_are_listed_from_what_they_wrote_down(folder, capsys) -> None:
     keep(
         folder,
         an_app("good", State.FINISHED, QueryStatus("q", "t")),
-        # It says that it runs, but nobody holds its lock.
+        # It says that it runs, but no process holds its lock.
         an_app("gone", State.RUNNING),
     )
     assert cli.run(["pipeline", "list", "-o", "json"]) == 0

@@ -96,7 +96,7 @@ def test_a_move_adds_first_and_removes_at_the_end():
     assert (again.adding, again.removing) == ((), (2,))
 
 
-def test_nobody_is_sent_to_a_broker_that_is_not_alive():
+def test_no_replica_is_sent_to_a_broker_that_is_not_alive():
     assert objection((1, 9), partition(1, 2)) == "broker 9 is not alive"
     assert objection((1, 2), partition(1, 2, live=(1,))) is None
 

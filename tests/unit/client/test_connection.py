@@ -239,7 +239,7 @@ def test_a_response_without_a_request_ends_the_connection():
     run(script, client)
 
 
-def test_a_connection_that_breaks_fails_everybody_who_waits():
+def test_a_connection_that_breaks_fails_all_pending_requests():
     async def script(peer):
         await peer.greet()
         for _ in range(2):

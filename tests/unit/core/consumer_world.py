@@ -235,7 +235,7 @@ class World:
                 # Revoking takes time; new partitions are owned at once.
                 self.take(consumer, consumer.owned | consumer.target)
 
-    def take(self, consumer: Consumer, owned: Owned) -> None:
+    def take(self, consumer: Any, owned: Owned) -> None:
         consumer.owned = owned
         for other in self.consumers:
             if other is not consumer and other.owned & owned:

@@ -331,7 +331,7 @@ class World:
                 if letter.proposal.partition_epoch == state.partition_epoch
                 if letter.topic_id == self.ids[key[0]]
             }
-        return self.has_epoch(member, epoch)
+        return epoch is not None and self.has_epoch(member, epoch)
 
     # -- invariants ------------------------------------------------------------------------
 

@@ -276,8 +276,8 @@ class World(consumer_world.World):
         for member_id in sorted(
             subscriptions, key=lambda member_id: subscriptions[member_id].generation_id
         ):
-            for topic in subscriptions[member_id].owned_partitions:
-                owners |= {(topic.topic, index): member_id for index in topic.partitions}
+            for owned in subscriptions[member_id].owned_partitions:
+                owners |= {(owned.topic, index): member_id for index in owned.partitions}
         shares: dict[str, dict[str, list[int]]] = {member_id: {} for member_id in subscriptions}
         for name, topic in self.topics.items():
             takers = sorted(key for key in subscriptions if name in subscriptions[key].topics)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hightide.core.partition.follower import Action, FetchPosition, Follower, divergence
 from hightide.core.partition.isr import Proposal
@@ -128,7 +128,7 @@ class Controller:
     def now(self) -> Decision:
         return self.history[-1]
 
-    def set(self, **changes: object) -> None:
+    def publish(self, **changes: Any) -> None:
         """Publish a change of something other than the partition's state."""
         self.history.append(self.now._replace(**changes))
 
@@ -394,14 +394,14 @@ class World:
             self.notice(broker)
 
     def shut_down(self, broker: Broker) -> None:
-        self.controller.set(shutting_down=self.controller.now.shutting_down | {broker.id})
+        self.controller.publish(shutting_down=self.controller.now.shutting_down | {broker.id})
         self.elect()
 
     def notice(self, broker: Broker) -> None:
         """The session of a broker ends."""
         now = self.controller.now
         live = {number: epoch for number, epoch in now.live.items() if number != broker.id}
-        self.controller.set(live=live, shutting_down=now.shutting_down - {broker.id})
+        self.controller.publish(live=live, shutting_down=now.shutting_down - {broker.id})
         self.elect()
 
     def start(self, broker: Broker) -> None:
@@ -410,7 +410,7 @@ class World:
             self.notice(broker)
         broker.rest()
         broker.is_up, broker.epoch = True, self.new_epoch()
-        self.controller.set(live={**self.controller.now.live, broker.id: broker.epoch})
+        self.controller.publish(live={**self.controller.now.live, broker.id: broker.epoch})
         self.elect(frozenset() if broker.was_clean else frozenset({broker.id}))
         broker.was_clean = True
         self.hear(broker)

@@ -324,6 +324,7 @@ def test_a_state_that_turns_out_to_be_written_is_taken_over(harness: Harness):
     rules = TopicRules(min_insync_replicas=2)
     assert harness.controller.topic_found("t", T, rules, {0: written}) == []
     assert harness.state() == written
+    assert change.before is not None
     assert harness.controller.topic_found("t", T, rules, {0: change.before}) == []
     assert harness.state() == written
 

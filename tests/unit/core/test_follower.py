@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,7 +38,7 @@ def follower(log: MemoryLog, high_watermark: int = 0, recovery_epoch: int = -1) 
     return made
 
 
-def answered(made: Follower, error: ErrorCode = ErrorCode.NONE, **answer: object) -> Step:
+def answered(made: Follower, error: ErrorCode = ErrorCode.NONE, **answer: Any) -> Step:
     asked = made.position()
     assert asked is not None
     step = made.answered(asked, error, **answer)

@@ -134,7 +134,7 @@ def assigning_before_it_is_revoked(patch: Patch) -> None:
 
 
 def assuming_that_all_is_revoked(patch: Patch) -> None:
-    real = reconciliation._next
+    real: Any = reconciliation._next
 
     def hasty(member: ConsumerMember, *how: Any) -> ConsumerMember:
         return real(member, *how[:-1], frozenset())

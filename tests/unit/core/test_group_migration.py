@@ -125,10 +125,10 @@ def test_a_member_of_the_consumer_protocol_converts_a_stable_group(harness: Harn
     assert (member.epoch, member.state, member.topic_names) == (1, MemberState.STABLE, ("t",))
     assert member.assigned == {(topic_id("t"), 0), (topic_id("t"), 1)}
     assert consumer_group(harness.moved()) == group
-    for member in (first, second):
-        error = harness.heartbeat(member.member_id, 1)
+    for joined in (first, second):
+        error = harness.heartbeat(joined.member_id, 1)
         assert error == ErrorCode.REBALANCE_IN_PROGRESS
-        again = rejoin(harness, member.member_id)
+        again = rejoin(harness, joined.member_id)
         assert (again.error_code, again.generation_id, again.leader) == (0, 2, "")
     shares = [
         assigned(harness.answers[harness.sync(rejoin(harness, m))])

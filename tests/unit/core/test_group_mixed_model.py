@@ -90,7 +90,7 @@ def some_consumers_make_progress(world: World, random: Random) -> None:
 @move(4)
 def consumers_of_one_protocol_make_progress(world: World, random: Random) -> None:
     kind = random.choice([Consumer, ClassicConsumer, ClassicConsumer])
-    consumers = [consumer for consumer in world.consumers if isinstance(consumer, kind)]
+    consumers: list[Any] = [consumer for consumer in world.consumers if isinstance(consumer, kind)]
     if kind is ClassicConsumer and random.random() < 0.4:
         for consumer in consumers:
             consumer.must_join = True

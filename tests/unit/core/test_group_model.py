@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from hightide.core.groups import group_coordinator
+from hightide.core.groups import offset_requests
 from hightide.core.groups.classic import join_group, rebalance
 from hightide.core.groups.classic.classic_group import ClassicGroup
 from hightide.core.groups.group_coordinator import GroupCoordinator
@@ -176,7 +176,8 @@ def as_rule(move_: Move) -> Any:
         move_.play(self.world, **chosen)
 
     play.__name__ = move_.play.__name__
-    return rule(**{name: st.sampled_from(of) for name, of in move_.choices.items()})(play)
+    chosen: dict[str, Any] = {name: st.sampled_from(of) for name, of in move_.choices.items()}
+    return rule(**chosen)(play)
 
 
 for one in MOVES:
@@ -211,19 +212,18 @@ Patch = pytest.MonkeyPatch
 
 def commits_of_any_generation(patch: Patch) -> None:
     """B18: a former member may still commit."""
-    requests = group_coordinator.offset_requests
-    patch.setattr(requests, "classic_commit_error", lambda *_, **__: ErrorCode.NONE)
+    patch.setattr(offset_requests, "classic_commit_error", lambda *_, **__: ErrorCode.NONE)
 
 
 def commits_of_an_old_generation(patch: Patch) -> None:
     """B18, for a current member."""
-    real = group_coordinator.offset_requests.classic_commit_error
+    real = offset_requests.classic_commit_error
 
     def generous(group: ClassicGroup, member_id: str, *how: Any, **more: Any) -> ErrorCode:
         error = real(group, member_id, *how, **more)
         return ErrorCode.NONE if error is ErrorCode.ILLEGAL_GENERATION else error
 
-    patch.setattr(group_coordinator.offset_requests, "classic_commit_error", generous)
+    patch.setattr(offset_requests, "classic_commit_error", generous)
 
 
 def answering_before_it_is_written(patch: Patch) -> None:
@@ -239,7 +239,7 @@ def offsets_count_before_they_are_written(patch: Patch) -> None:
     def finish(self: GroupCoordinator, turn: Turn, *groups: str) -> Any:
         for write in turn.writes:
             for key, value in write.records:
-                if isinstance(key, group_coordinator.OffsetCommitKey):
+                if isinstance(key, OffsetCommitKey):
                     self._apply_offset(key, value, 0, write.producer_id)
         return real(self, turn, *groups)
 

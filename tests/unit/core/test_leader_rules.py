@@ -18,7 +18,8 @@ def leader(
     isr: tuple[int, ...] = (1, 2, 3), end: int = 0, high_watermark: int = 0, **changes: Any
 ) -> Leader:
     state = PartitionState((1, 2, 3), 1, 5, isr, partition_epoch=7)
-    options = {"min_isr": 1, "lag_ms": LAG_MS, "live": LIVE, "shutting_down": set(), "now_ms": 0}
+    options: dict[str, Any] = {"min_isr": 1, "lag_ms": LAG_MS, "live": LIVE}
+    options |= {"shutting_down": set(), "now_ms": 0}
     made = Leader(
         1, 11, state, end_offset=end, high_watermark=high_watermark, **(options | changes)
     )

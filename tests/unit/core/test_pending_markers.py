@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from hightide.core.controller.cluster_state import Partition
 from hightide.core.partition.state import NO_BROKER
@@ -202,7 +203,7 @@ def coordinator() -> TransactionCoordinator:
 
 
 def ask(machine: TransactionCoordinator, **filters: object) -> ListTransactionsResponse:
-    fields = {"state_filters": [], "producer_id_filters": [], **filters}
+    fields: dict[str, Any] = {"state_filters": [], "producer_id_filters": [], **filters}
     return listed([machine], ListTransactionsRequest(**fields), 100)
 
 

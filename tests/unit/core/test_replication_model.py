@@ -154,7 +154,7 @@ def a_replica_goes_or_comes(world: World, number: int) -> None:
 
 @move(0.2, min_isr=(1, 2))
 def the_setting_changes(world: World, min_isr: int) -> None:
-    world.controller.set(min_isr=min_isr)
+    world.controller.publish(min_isr=min_isr)
     world.elect()
 
 
@@ -187,7 +187,8 @@ def as_rule(event: Move) -> Any:
         event.play(self.world, **chosen)
 
     play.__name__ = event.play.__name__
-    return rule(**{name: st.sampled_from(of) for name, of in event.choices.items()})(play)
+    chosen: dict[str, Any] = {name: st.sampled_from(of) for name, of in event.choices.items()}
+    return rule(**chosen)(play)
 
 
 for event in MOVES:
@@ -302,7 +303,7 @@ def counting_a_member_after_the_answer(patch: Patch) -> None:
 
 def committing_with_too_few(patch: Patch) -> None:
     """B8.  The high watermark moves below min ISR, and eligible replicas lack records below it."""
-    commit_offset = leader.commit_offset
+    commit_offset = leader.commit_offset  # type: ignore[attr-defined]
 
     def careless(end_offset: int, followers: Any, _is_too_small: bool, *rest: Any) -> int:
         return commit_offset(end_offset, followers, False, *rest)
@@ -356,7 +357,7 @@ def counting_a_diverging_fetch(patch: Patch) -> None:
     """A diverging fetch counts as progress."""
     serve = World.serve
 
-    def counted(self: World, fetch: Fetch, *how: int) -> None:
+    def counted(self: World, fetch: Fetch, *how: Any) -> None:
         leader = self.brokers[fetch.leader].role
         if isinstance(leader, Leader) and self.fence(leader, fetch) is ErrorCode.NONE:
             offset = min(fetch.position.offset, leader.end_offset)

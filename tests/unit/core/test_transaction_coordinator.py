@@ -455,7 +455,8 @@ def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced() 
     assert it.state.state == State.PREPARE_ABORT
     assert it.end(producer).error == ErrorCode.PRODUCER_FENCED
     it.mark()
-    assert it.state.state == State.COMPLETE_ABORT
+    completed = it.state
+    assert completed.state == State.COMPLETE_ABORT
     assert it.add(producer, P0) == ErrorCode.PRODUCER_FENCED
 
 

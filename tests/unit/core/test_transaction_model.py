@@ -212,7 +212,9 @@ def _as_rule(event: Move) -> Any:
         event.play(self.world, **chosen)
 
     play.__name__ = event.play.__name__
-    chosen = {name: st.sampled_from(list(values)) for name, values in event.choices.items()}
+    chosen: dict[str, Any] = {
+        name: st.sampled_from(list(values)) for name, values in event.choices.items()
+    }
     can_happen = precondition(lambda self: event.can_happen(self.world))
     return can_happen(rule(**chosen)(play))
 

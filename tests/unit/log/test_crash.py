@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from random import Random
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -84,7 +85,7 @@ class Workload:
     def append(self, leader_epoch: int = 0) -> None:
         values = [b"value %d " % (self.count + i) * (1 + self.count % 4) for i in range(2)]
         self.count += 2
-        fields = {}
+        fields: dict[str, Any] = {}
         if self.count % 3:
             fields = {"producer_id": 5, "producer_epoch": 0, "base_sequence": self.sequence}
         for i, value in enumerate(values):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -70,7 +71,7 @@ def fill(leader: Log, writes: list, epoch: int = 0) -> int:
     sequences: dict[int, int] = {}
     for values, producer, step, codec in writes:
         epoch += step
-        fields: dict[str, int] = {}
+        fields: dict[str, Any] = {}
         if producer >= 0:
             state = leader.producers.get(producer)
             sequence = 0 if state is None else state.next_sequence
@@ -183,7 +184,11 @@ def test_an_epoch_in_which_this_broker_led_and_wrote_nothing_is_no_hindrance():
 
 
 def test_the_holes_that_compaction_leaves_are_copied():
-    config = {"cleanup_policy": "compact", "segment_bytes": 300, "min_cleanable_dirty_ratio": 0}
+    config: dict[str, Any] = {
+        "cleanup_policy": "compact",
+        "segment_bytes": 300,
+        "min_cleanable_dirty_ratio": 0,
+    }
     log_manager, leader = new_log(**config)
     for number in range(40):
         append(leader, batch([b"%d" % number], keys=[b"k%d" % (number % 3)]))
@@ -218,7 +223,12 @@ def test_markers_of_transactions_are_followed():
 
 def test_a_marker_that_cannot_be_read_is_not_written():
     _, follower = new_log()
-    fields = {"producer_id": 1, "producer_epoch": 0, "transactional": True, "leader_epoch": 0}
+    fields: dict[str, Any] = {
+        "producer_id": 1,
+        "producer_epoch": 0,
+        "transactional": True,
+        "leader_epoch": 0,
+    }
     good = batch([b"a"], base_sequence=0, **fields)
     bad = build([Record(1, NOW, b"\0", b"")], base_offset=1, control=True, **fields)
     with pytest.raises(Corrupt):

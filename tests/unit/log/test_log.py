@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from struct import Struct
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -233,8 +233,8 @@ class TestReading:
             for offset in range(log.end_offset):
                 part = log.read(offset, max_bytes, log.end_offset)
                 assert part is not None
-                data = part.file.read(part.position, part.length)
-                first = read_header(data)
+                found = part.file.read(part.position, part.length)
+                first = read_header(found)
                 assert first.base_offset <= offset <= first.last_offset
                 assert part.length <= max(max_bytes, first.size)
 
@@ -468,7 +468,7 @@ class TestFailing:
         file = log.active_segment.opened()
         full = DiskFailed("t-0/0.log", "writing to", "no space left", harmless=True)
         broken = _FileThatFails(file, full)
-        log.active_segment.file = broken
+        log.active_segment.file = cast(Any, broken)
         assert refused(log, batch([b"y"])) == ErrorCode.KAFKA_STORAGE_ERROR
         log.active_segment.file = file
         assert append(log, batch([b"z"])) == (1, 2, -1)
@@ -480,7 +480,7 @@ class TestFailing:
         append(log, batch([b"x"]))
         failure = DiskFailed("t-0/0.log", doing, "input/output error")
         broken = _FileThatFails(log.active_segment.opened(), failure)
-        log.active_segment.file = broken
+        log.active_segment.file = cast(Any, broken)
         disk.files["t-0/00000000000000000000.log"] = broken  # type: ignore[assignment]
         with pytest.raises(DiskFailed):  # noqa: PT012
             append(log, batch([b"y"]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -78,7 +79,7 @@ class LogAgainstList(RuleBasedStateMachine):
         codec=st.sampled_from([Codec.NONE, Codec.NONE, Codec.GZIP]),
     )
     def appends(self, values: list[bytes], pid: int, step_ms: int, codec: Codec) -> None:
-        fields = {}
+        fields: dict[str, Any] = {}
         if pid >= 0:
             sequence = self.sequences.get(pid, 0)
             self.sequences[pid] = sequence + len(values)

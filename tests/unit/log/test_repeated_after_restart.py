@@ -3,6 +3,7 @@
 Kafka's snapshots hold one batch of each producer; a client may repeat any of its last five.
 """
 
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -16,7 +17,11 @@ from tests.unit.log.log_helpers import NOW, append, batch, open_log_manager, run
 
 def numbered(sequence: int, producer_id: int = 7, epoch: int = 0, size: int = 40) -> bytearray:
     value = b"%d" % sequence + b"x" * size
-    fields = {"producer_id": producer_id, "producer_epoch": epoch, "base_sequence": sequence}
+    fields: dict[str, Any] = {
+        "producer_id": producer_id,
+        "producer_epoch": epoch,
+        "base_sequence": sequence,
+    }
     return batch([value], **fields)
 
 

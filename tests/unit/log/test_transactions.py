@@ -4,6 +4,7 @@ operations."""
 from __future__ import annotations
 
 from struct import pack
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -45,19 +46,16 @@ def new_log(disk: Disk, **changes: object) -> tuple[LogManager, Log]:
     return log_manager, log_manager.create("t", 0, UUID(int=3))
 
 
-def write(log: Log, producer_id: int, sequence: int, *values: bytes, **fields: object) -> int:
+def write(log: Log, producer_id: int, sequence: int, *values: bytes, **fields: Any) -> int:
     """Append a batch of a transaction; return its base offset."""
-    data = batch(
-        values or [b"x"],
-        **{
-            "producer_id": producer_id,
-            "producer_epoch": 0,
-            "base_sequence": sequence,
-            "transactional": True,
-            **fields,
-        },
-    )
-    return append(log, data)[0]
+    options: dict[str, Any] = {
+        "producer_id": producer_id,
+        "producer_epoch": 0,
+        "base_sequence": sequence,
+        "transactional": True,
+        **fields,
+    }
+    return append(log, batch(values or [b"x"], **options))[0]
 
 
 # ---- refused batches
@@ -318,7 +316,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("with_snapshots", [True, False])
-def test_a_missing_or_damaged_index_is_made_anew(damage: str, with_snapshots: bool) -> None:
+def test_a_missing_or_damaged_index_is_rebuilt(damage: str, with_snapshots: bool) -> None:
     disk = MemoryDisk()
     log_manager, log = new_log(disk)
     entries = three_segments(log)

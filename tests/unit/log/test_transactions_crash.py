@@ -210,7 +210,7 @@ def test_power_may_fail_at_any_moment(seeds: range) -> None:
         check_survivor(workload, crashed)
 
 
-def test_power_may_fail_while_an_index_is_made_anew() -> None:
+def test_power_may_fail_while_an_index_is_rebuilt() -> None:
     """Recovery does not read the segment, which is on disk, so it trusts its index."""
     for seed in range(40):
         disk = CrashDisk(seed)

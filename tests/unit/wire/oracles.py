@@ -138,7 +138,7 @@ def plain_kio_value(theirs: Any, ours: Any) -> Any:
 
 
 def agrees_with_kio(message: Any, version: int) -> None:
-    cls = type(message)
+    cls: Any = type(message)
     schema = kio_class(cls, version)
     data = encode(message, version)
     theirs, size = entity_reader(schema)(data, 0)

@@ -168,7 +168,7 @@ class TestBuilding:
         ],
     )
     def test_records_that_cannot_be_one_batch_are_refused(
-        self, offsets: list[int], options: dict[str, int]
+        self, offsets: list[int], options: dict[str, Any]
     ) -> None:
         with pytest.raises(ValueError, match=r"offset"):
             build([Record(offset, 0, None, None) for offset in offsets], **options)

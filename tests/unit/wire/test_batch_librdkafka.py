@@ -5,7 +5,7 @@ The mock broker stores batches without decoding them, so each side reads the byt
 
 import socket
 import struct
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -23,7 +23,7 @@ from hightide.wire.messages.produce import (
 
 NOW_MS = 1_700_000_000_000
 COUNT = 100
-HEADERS = [("h", b"1"), ("n", None)]
+HEADERS: list[Any] = [("h", b"1"), ("n", None)]
 TOPIC = "tide"
 
 Response = TypeVar("Response")
@@ -100,6 +100,6 @@ def test_librdkafka_and_we_read_each_others_batches(codec: Codec) -> None:
         consumer.close()
     assert [message.error() for message in messages] == [None] * COUNT
     assert [
-        (m.offset() - COUNT, m.timestamp()[1], m.key(), m.value(), tuple(m.headers()))
+        ((m.offset() or 0) - COUNT, m.timestamp()[1], m.key(), m.value(), tuple(m.headers() or ()))
         for m in messages
     ] == ours

@@ -54,7 +54,7 @@ def test_a_subscription_is_read_and_written_as_others_do(version: int) -> None:
     assert write(ours, version) == theirs(version)
     assert read(ConsumerSubscription, theirs(version)) == ours
     assert version_of(theirs(version)) == version
-    assert subscribed_topics(theirs(version)) == {"a", "b"}
+    assert subscribed_topics(theirs(version)) == frozenset({"a", "b"})
 
 
 @pytest.mark.parametrize("version", VERSIONS)

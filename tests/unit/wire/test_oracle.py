@@ -10,7 +10,7 @@ Messages that an oracle does not know are listed by name, so that missing covera
 import json
 import re
 from importlib import resources
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -254,7 +254,7 @@ def test_a_strategy_makes_more_than_defaults() -> None:
     seen: set[str] = set()
 
     @settings(FEW, max_examples=60)
-    @given(drawn(REQUESTS[1], 17))
+    @given(drawn(cast(Any, REQUESTS[1]), 17))
     def look(message: Any) -> None:
         seen.update(name for name in ("replica_state", "cluster_id") if getattr(message, name))
         seen.update("topics" for topic in message.topics if topic.partitions)

@@ -235,5 +235,6 @@ def test_any_bytes_are_an_answer_or_a_wire_error(noise: bytes):
 def test_a_frame_cut_anywhere_is_refused(cut):
     results = [fetch_codec.FetchedPartition(0, 0, 9, 9, 0, None, None, -1, (1, 2), (3, 4))]
     (frame,) = fetch_codec.encode(1, VERSION, [(bytes(16), results)])
+    assert isinstance(frame, bytes)
     with pytest.raises(WireError):
         replica_fetch_codec.decode(memoryview(frame[4 : len(frame) - 1 - cut]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,7 +21,7 @@ from hightide.wire.records.transaction_state import (
 
 
 def value(**changes: object) -> TransactionLogValue:
-    fields = {
+    fields: dict[str, Any] = {
         "producer_id": 7,
         "producer_epoch": 2,
         "transaction_timeout_ms": 60_000,

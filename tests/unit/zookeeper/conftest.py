@@ -20,7 +20,7 @@ class World:
         self.file = folder / "zookeeper.db"
         self.threads = []
         self.clients = []
-        self.address = None
+        self.address: tuple[str, int]  # of the server that started last
 
     def start(self, **options):
         """Start a server, by default with this world's file."""

@@ -212,7 +212,8 @@ class RawClient(RawSocket):
 
     def receive(self) -> Reply | Event:
         frame = self.frame()
-        reply = Reply(*struct.unpack(">iqi", frame[:16]), frame[16:])
+        xid, zxid, error = struct.unpack(">iqi", frame[:16])
+        reply = Reply(xid, zxid, error, frame[16:])
         if reply.xid != -1:
             return reply
         assert (reply.zxid, reply.error) == (-1, 0)

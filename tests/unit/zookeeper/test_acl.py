@@ -74,7 +74,7 @@ def test_one_of_several_permissions_is_enough():
     "entries",
     [
         [],
-        [Entry(ALL, "world", "nobody")],
+        [Entry(ALL, "world", "stranger")],
         [Entry(ALL, "auth", "")],
         [Entry(ALL, "digest", "no colon")],
         [Entry(ALL, "digest", "a:")],

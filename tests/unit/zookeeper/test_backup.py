@@ -329,7 +329,7 @@ def test_no_request_is_too_large():
     alone = [group for group in groups if group[0].path == "/large"]
     assert [len(group) for group in alone] == [1]
     for group in groups:
-        size = sum(len(operation.data) for operation in group)
+        size = sum(len(operation.data or b"") for operation in group)
         assert size <= BATCH_BYTES or len(group) == 1
 
 

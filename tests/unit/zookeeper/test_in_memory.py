@@ -41,9 +41,10 @@ def on_both(scenario):
 
         asyncio.run(main())
 
-    test.__signature__ = inspect.Signature(
+    signature = inspect.Signature(
         [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in ("file", "tmp_path")]
     )
+    vars(test)["__signature__"] = signature
     return pytest.mark.parametrize("file", [False, True], ids=["memory", "file"])(test)
 
 

@@ -223,8 +223,13 @@ def test_connections_of_another_host_are_counted():
     from hightide.zookeeper.server.traffic import Traffic
 
     class Peer:
-        def __init__(self, host):
+        address, session_id, received, sent = "", 0, 0, 0
+
+        def __init__(self, host: str) -> None:
             self.host = host
+
+        def abort(self) -> None:
+            raise AssertionError("the test aborts no connection")
 
     traffic = Traffic(Limits(connections=10, connections_per_address=2))
     away = [Peer("10.0.0.1") for _ in range(3)]

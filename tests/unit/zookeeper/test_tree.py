@@ -16,6 +16,7 @@ from hightide.zookeeper.operation import (
     Multi,
     NewNode,
     OpenSession,
+    Request,
     SessionClosed,
     SetAcl,
     SetData,
@@ -126,7 +127,7 @@ def test_a_session_that_ends_in_the_draft_that_used_it_leaves_nothing(tree):
     run(tree, Create("/old", ephemeral=True))
     run(tree, Create("/gone", ephemeral=True))
     draft = Draft(tree)
-    requests = [
+    requests: list[Request] = [
         SetData("/old", b"changed"),
         Delete("/gone"),
         Create("/new", ephemeral=True),

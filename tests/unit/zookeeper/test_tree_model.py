@@ -4,6 +4,8 @@ Both execute every request, several at a time through one draft; outcomes, stats
 must agree. At the end the transactions alone must rebuild the same tree.
 """
 
+from typing import Any
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -40,7 +42,7 @@ class Model:
     def __init__(self):
         self.zxid = 0
         self.sessions = set()
-        self.nodes = {
+        self.nodes: dict[str, dict[str, Any]] = {
             path: {"data": b"", "z": (0, 0, 0), "t": (0, 0), "v": 0, "av": 0, "owner": 0,
                    "acl": b"", "created": 0, "changes": changes}
             for path, changes in
