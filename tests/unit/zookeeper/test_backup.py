@@ -329,8 +329,8 @@ def test_no_request_is_too_large():
     alone = [group for group in groups if group[0].path == "/large"]
     assert [len(group) for group in alone] == [1]
     for group in groups:
-        size = sum(len(operation.data or b"") for operation in group)
-        assert size <= BATCH_BYTES or len(group) == 1
+        sizes = [len(operation.data or b"") for operation in group]
+        assert sum(sizes) <= BATCH_BYTES or len(group) == 1
 
 
 def test_what_differs_is_said():
