@@ -128,7 +128,7 @@ def test_a_test_that_fails_is_told_with_its_line_or_its_words(tmp_path) -> None:
     file.write_text("def bare():\n    assert 1 == 2\n\ndef worded():\n    assert False, 'why'\n")
     names: dict[str, object] = {}
     exec(compile(file.read_text(), str(file), "exec"), names)
-    bare, worded = (pipeline_rows.tried(each, names[each], file) for each in ("bare", "worded"))
+    bare, worded = (pipeline_rows.run_test(each, names[each], file) for each in ("bare", "worded"))
     assert (bare.result, bare.error) == ("failed", f"{file}:2: assert 1 == 2")
     assert worded.error == f"{file}:5: why"
-    assert pipeline_rows.tried("good", lambda: None, file).result == "passed"
+    assert pipeline_rows.run_test("good", lambda: None, file).result == "passed"
