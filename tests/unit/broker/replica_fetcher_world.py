@@ -30,6 +30,7 @@ from hightide.wire.hot import fetch_codec as hot
 from hightide.wire.hot.read_cursor import body_at
 from hightide.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 from hightide.wire.messages.replication import PublishedEndpoint
+from tests.support.eventually import eventually_async
 
 NOW = 1_700_000_000_000
 FETCH, API_VERSIONS = 1, 18
@@ -274,7 +275,7 @@ class World:
 
     async def copied(self, *replicas: Replica) -> None:
         """Wait until these replicas are equal to the leader's."""
-        await until(
+        await eventually_async(
             lambda: all(
                 replica.log.end_offset == self.source(replica).end_offset == replica.high_watermark
                 for replica in replicas
@@ -285,21 +286,12 @@ class World:
 
     async def request(self, count: int) -> hot.Fetch:
         """Wait for the leader's n-th request, counted from one, and return it."""
-        await until(lambda: len(self.leader.requests) >= count)
+        await eventually_async(lambda: len(self.leader.requests) >= count)
         return self.leader.requests[count - 1]
 
     async def pause(self) -> None:
         """Wait for requests and responses in flight."""
         await asyncio.sleep(0.1)
-
-
-async def until(is_true: Callable[[], bool], seconds: float = 5) -> None:
-    """Wait for a condition: far longer than it should take, far shorter than a long poll."""
-    for _ in range(int(seconds / 0.002)):
-        if is_true():
-            return
-        await asyncio.sleep(0.002)
-    raise AssertionError(f"the condition was not met within {seconds} s")
 
 
 def endpoint(port: int) -> PublishedEndpoint:

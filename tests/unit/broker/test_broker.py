@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ NOW_MS = 1_700_000_000_000
 
 
 @asynccontextmanager
-async def running(folder: Path, **settings: object):
+async def running(folder: Path, **settings: Any):
     broker = Broker(
         Settings(
             listeners="PLAINTEXT://127.0.0.1:0",

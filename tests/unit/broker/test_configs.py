@@ -1,6 +1,7 @@
 """DescribeConfigs of a topic whose settings the broker does not know yet."""
 
 from types import SimpleNamespace
+from typing import Any, cast
 
 from hightide.broker.handlers.configs import TOPIC, describe_configs
 from hightide.settings import Broker as Settings
@@ -18,7 +19,7 @@ class UnreadTopicConfigs:
         return CAUTIOUS
 
 
-BROKER = SimpleNamespace(
+BROKER: Any = SimpleNamespace(
     settings=Settings(),
     metadata=SimpleNamespace(get=lambda _name: object()),
     topic_configs=UnreadTopicConfigs(),
@@ -30,7 +31,7 @@ def test_the_cautious_settings_of_an_unread_topic_are_not_shown_as_its_own():
         resource_type=TOPIC, resource_name="t", configuration_keys=None
     )
     request = DescribeConfigsRequest(resources=[resource])
-    (result,) = describe_configs(BROKER, request, SimpleNamespace(version=4)).results
+    (result,) = describe_configs(BROKER, request, cast(Any, SimpleNamespace(version=4))).results
     assert result.error_code == ErrorCode.REQUEST_TIMED_OUT
-    assert "could not be read" in result.error_message
+    assert "could not be read" in (result.error_message or "")
     assert result.configs == []

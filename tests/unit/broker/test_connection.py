@@ -6,6 +6,7 @@ import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -15,6 +16,7 @@ from hightide.broker.network.server import Server
 from hightide.log.disk import RealDisk
 from hightide.log.segment import Slice
 from hightide.settings import Broker, Listener
+from tests.support.eventually import eventually_async
 
 HEADER = b"\0\0\0\0\0\0\0\1"
 Serve = Callable[[Connection, bytes], object]
@@ -22,12 +24,6 @@ Serve = Callable[[Connection, bytes], object]
 
 def frame(payload: bytes) -> bytes:
     return struct.pack(">i", len(HEADER) + len(payload)) + HEADER + payload
-
-
-async def until(is_so: Callable[[], object]) -> None:
-    """Run the loop until a condition holds; the test's timeout ends a wait in vain."""
-    while not is_so():  # noqa: ASYNC110
-        await asyncio.sleep(0)
 
 
 def echo(_connection: Connection, payload: bytes) -> bytes:
@@ -55,7 +51,9 @@ class Client:
 class Serving:
     """A server under test, and its connections."""
 
-    def __init__(self, serve: Serve, **settings: int) -> None:
+    address: tuple[str, int]
+
+    def __init__(self, serve: Serve, **settings: Any) -> None:
         self.connections: list[Connection] = []
         self.clients: list[Client] = []
         values = Broker(**settings)
@@ -74,7 +72,7 @@ class Serving:
 
 
 @asynccontextmanager
-async def serving(serve: Serve = echo, **settings: int) -> AsyncIterator[Serving]:
+async def serving(serve: Serve = echo, **settings: Any) -> AsyncIterator[Serving]:
     made = Serving(serve, **settings)
     (made.address,) = made.server.bind([Listener("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 0)], 50)
     await made.server.start()
@@ -134,7 +132,7 @@ def test_responses_leave_in_order_though_a_later_one_is_ready_first():
             await client.send(frame(b"a") + frame(b"slow") + frame(b"b") + frame(b"slow"))
             assert await client.read(1) == b"a"
             await client.send(frame(b"c"))
-            await until(lambda: len(s.connections[0]._slots) == 4)
+            await eventually_async(lambda: len(s.connections[0]._slots) == 4)
             (connection, first), (_, second) = slots
             connection.complete(second, b"2")
             connection.complete(first, b"1")
@@ -202,14 +200,17 @@ def test_when_requests_take_too_much_memory_reading_stops_until_it_is_released()
     limit = 1024 * 1024
 
     async def test():
-        settings = {"socket_request_max_bytes": limit, "queued_max_request_bytes": limit}
+        settings: dict[str, Any] = {
+            "socket_request_max_bytes": limit,
+            "queued_max_request_bytes": limit,
+        }
         async with serving(**settings) as s:
             clients = [await s.connect() for _ in range(4)]
             payload = b"y" * (limit - 100)
             whole = frame(payload)
             for client in clients:
                 await client.send(whole[: len(whole) * 3 // 4])
-            await until(lambda: s.server.starved)
+            await eventually_async(lambda: s.server.starved)
             assert s.server._request_bytes < 4 * limit
             for client in clients:
                 client.writer.write(whole[len(whole) * 3 // 4 :])
@@ -233,13 +234,13 @@ def test_a_client_that_reads_no_responses_is_sent_no_more_and_read_no_more(tmp_p
     async def test():
         async with serving(serve) as s:
             client = await s.connect()
-            client.writer.transport.pause_reading()
+            cast(Any, client.writer.transport).pause_reading()
             await client.send(frame(b"") * 3)
-            await until(lambda: s.connections and s.connections[0].is_blocked)
+            await eventually_async(lambda: s.connections and s.connections[0].is_blocked)
             for _ in range(50):
                 await asyncio.sleep(0)
             assert s.connections[0]._transport.get_write_buffer_size() < 2 * 1024 * 1024
-            client.writer.transport.resume_reading()
+            cast(Any, client.writer.transport).resume_reading()
             for _ in range(3):
                 assert await client.read(4) == b"head"
                 for _ in range(32):
@@ -275,7 +276,7 @@ def test_more_connections_than_allowed_are_refused():
                 assert await client.read(1) == b"x"
             assert await clients[2].closed()
             clients[0].writer.close()
-            await until(lambda: len(s.server._connections) == 1)
+            await eventually_async(lambda: len(s.server._connections) == 1)
             again = await s.connect()
             await again.send(frame(b"y"))
             assert await again.read(1) == b"y"
@@ -289,8 +290,9 @@ def test_the_sweep_closes_a_connection_whose_request_arrives_too_slowly():
             client = await s.connect()
             await client.send(frame(b"x") + frame(b"half")[:9])
             assert await client.read(1) == b"x"
-            await until(lambda: s.connections[0].frame_since is not None)
-            s.connections[0].frame_since -= server_module._FRAME_S + 1
+            await eventually_async(lambda: s.connections[0].frame_since is not None)
+            connection: Any = s.connections[0]
+            connection.frame_since -= server_module._FRAME_S + 1
             s.server._sweep()
             assert await client.closed()
 
@@ -320,9 +322,9 @@ def test_the_waits_of_a_client_that_goes_away_are_cancelled():
         async with serving(serve) as s:
             client = await s.connect()
             await client.send(frame(b"") * 3)
-            await until(lambda: s.connections and len(s.connections[0]._slots) == 3)
+            await eventually_async(lambda: s.connections and len(s.connections[0]._slots) == 3)
             client.writer.close()
-            await until(lambda: not s.server._connections)
+            await eventually_async(lambda: not s.server._connections)
             assert cancelled == [1, 1, 1]
 
     run(test)

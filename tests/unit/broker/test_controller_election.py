@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from hightide.broker.controller.controller_election import (
+from hightide.broker.controller.controller_election import (  # type: ignore[attr-defined]
     NO_BROKER,
     ControllerElection,
     NotController,

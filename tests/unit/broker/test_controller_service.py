@@ -7,6 +7,7 @@ import json
 import logging
 import time
 import uuid
+from typing import Any
 
 import pytest
 
@@ -195,7 +196,7 @@ async def test_a_topic_that_another_broker_creates_is_found_and_led(world):
 async def test_a_topic_of_an_old_tool_gets_an_id_and_states(world):
     await world.up(1, 2, 3)
     await world.candidate()
-    old = {"version": 1, "partitions": {"0": [1, 2], "1": [3, 2]}}
+    old: dict[str, Any] = {"version": 1, "partitions": {"0": [1, 2], "1": [3, 2]}}
     await world.zookeeper.create("/brokers/topics/t", json.dumps(old).encode())
     await eventually_async(lambda: world.leaders("t", 2) == [1, 3])
     found = await world.json("/brokers/topics/t")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from types import SimpleNamespace
+from typing import Any, cast
 
 from hightide.broker.handlers.describe_replicas import describe_replicas
 from hightide.core.partition.follower import Follower
@@ -62,8 +63,8 @@ class Replicas(list):
 
 
 def described(*replicas, topics=None, now_ms=2000):
-    broker = SimpleNamespace(replica_manager=Replicas(replicas), monotonic_ms=lambda: now_ms)
-    response = describe_replicas(broker, DescribeReplicasRequest(topics=topics), None)
+    broker: Any = SimpleNamespace(replica_manager=Replicas(replicas), monotonic_ms=lambda: now_ms)
+    response = describe_replicas(broker, DescribeReplicasRequest(topics=topics), cast(Any, None))
     # The response must also survive the codec.
     assert decode(DescribeReplicasResponse, encode(response, 0), 0) == response
     return [partition for topic in response.topics for partition in topic.partitions]

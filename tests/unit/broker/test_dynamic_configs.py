@@ -1,6 +1,7 @@
 """Dynamic settings of topics and brokers: reading, changing, notifications."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -207,4 +208,5 @@ async def test_without_the_parent_znode_a_change_fails_and_does_not_hang(zookeep
     await zookeeper.delete("/config/topics")
     with pytest.raises(Exception, match="no such znode") as failed:
         await change_config(zookeeper, "topics/t", lambda _config: {})
-    assert isinstance(failed.value.cause, NoNode)
+    error: Any = failed.value
+    assert isinstance(error.cause, NoNode)

@@ -7,6 +7,7 @@ sizes it fetches.
 
 import asyncio
 from collections import defaultdict
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -68,19 +69,22 @@ class Reader:
             ],
         )
         if self.version >= 13:
-            request.topics[0].topic = None
+            request.topics[0].topic = cast(Any, None)
             request.topics[0].topic_id = self.broker.replica_manager.get(b"t", 0).topic_id
         frame = bytearray(encode_request(request, self.version, 1, "c")[4:])
         parts = fetch(self.broker, self, frame, memoryview(frame), 0, len(frame))  # type: ignore[arg-type]
+        assert isinstance(parts, list)
         whole = b"".join(
-            item.file.read(item.position, item.length) if isinstance(item, Slice) else item
+            item.file.read(item.position, item.length)
+            if isinstance(item, Slice)
+            else cast(bytes, item)
             for item in parts
         )
         _, answer = decode_response(FetchResponse, whole[4:], self.version)
         return answer.responses[0].partitions[0]
 
 
-def read_all(broker: Broker, version: int, max_bytes: int) -> tuple[list[bytes], int]:
+def read_all(broker: Broker, version: int, max_bytes: int) -> tuple[list[bytes | None], int]:
     """Return the committed records as a client reads them, and its last offset."""
     reader = Reader(broker, version)
     offset, found = 0, []
@@ -133,7 +137,7 @@ class Model:
             self.sequences[producer_id] += count
             transactions = self.replica.log.transactions
             guard = transactions.begin_verification(producer, sequence, NOW_MS)
-        buf = bytearray(made.records)
+        buf = bytearray(made.records or b"")
         base, _, _ = self.replica.append(buf, memoryview(buf), 0, len(buf), NOW_MS, guard)
         if producer is not None:
             self.open.setdefault(producer_id, base)

@@ -170,6 +170,7 @@ def test_a_flush_that_fails_acknowledges_nothing():
             assert results(response) == [(0, 0), (ErrorCode.KAFKA_STORAGE_ERROR, -1)]
             assert broker.replica_manager.get(b"t", 0).high_watermark == 0
             again = send(broker, connection, "t")
+            assert again is not None
             assert results(again) == [(ErrorCode.KAFKA_STORAGE_ERROR, -1)]
             disk.failure = None
 
@@ -181,7 +182,9 @@ def test_other_topics_do_not_wait():
         disk = SlowDisk()
         async with running(disk) as broker:
             assert send(broker, Connection(), "t") is None
-            assert results(send(broker, Connection(), "lax")) == [(0, 0)]
+            response = send(broker, Connection(), "lax")
+            assert response is not None
+            assert results(response) == [(0, 0)]
 
     asyncio.run(test())
 

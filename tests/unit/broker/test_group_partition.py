@@ -89,7 +89,7 @@ class World:
         """Let the follower copy the whole log."""
         self.replica.fetched(2, self.replica.log.end_offset, LIVE[2], NOW_MS, 0)
 
-    def begin(self, **rules: int) -> GroupPartition:
+    def begin(self, **rules: Any) -> GroupPartition:
         return GroupPartition(
             CoordinatorLog(self.replica, Flusher(lambda: None)),
             Rules(**rules),

@@ -40,6 +40,7 @@ from hightide.wire.messages.offsets import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
 )
+from tests.support.eventually import eventually_async
 
 OK, UNKNOWN = ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -150,7 +151,7 @@ async def test_the_offsets_topic_is_created_by_the_first_lookup(
 ) -> None:
     assert world.broker.metadata.get("__consumer_offsets") is None
     for version in range(4):
-        key_type = {"key_type": 0} if version else {}
+        key_type: dict[str, Any] = {"key_type": 0} if version else {}
         answer = await world.ask(FindCoordinatorRequest(key="g", **key_type), version)
         assert (answer.error_code, answer.node_id) == (OK, world.broker.broker_id)
         assert (answer.host, answer.port) == world.address
@@ -299,7 +300,7 @@ async def test_members_join_sync_and_leave(world: World) -> None:
 
 @served()
 async def test_a_group_needs_a_name(world: World) -> None:
-    member = {"group_id": "", "generation_id": 1, "member_id": "m"}
+    member: dict[str, Any] = {"group_id": "", "generation_id": 1, "member_id": "m"}
     for request in (
         join(group=""),
         SyncGroupRequest(**member, assignments=[]),
@@ -315,14 +316,6 @@ def waits(world: World) -> int:
     return sum(len(group._pending) for group in world.broker.groups)
 
 
-async def until(is_so: Callable[[], bool]) -> None:
-    for _ in range(1000):
-        if is_so():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("the condition was not met within 10 s")
-
-
 @served()
 async def test_a_connection_waits_while_its_join_does(world: World) -> None:
     await world.find()
@@ -330,7 +323,7 @@ async def test_a_connection_waits_while_its_join_does(world: World) -> None:
     other = await Connection.open(*world.address)
     waiting = asyncio.create_task(other.send(join(), version=3))
     behind = asyncio.create_task(other.send(ListGroupsRequest()))
-    await until(lambda: waits(world) == 1)
+    await eventually_async(lambda: waits(world) == 1)
     assert [waiting.done(), behind.done()] == [False, False]
     again = asyncio.create_task(world.ask(join(first.member_id), 3))
     assert (await waiting).generation_id == (await again).generation_id == 2
@@ -344,11 +337,11 @@ async def test_a_client_that_disconnects_while_it_joins_leaves_nothing_behind(wo
     await world.ask(join(), 3)
     other = await Connection.open(*world.address)
     waiting = asyncio.create_task(other.send(join(), version=3))
-    await until(lambda: waits(world) == 1)
+    await eventually_async(lambda: waits(world) == 1)
     other.close()
     await asyncio.gather(waiting, return_exceptions=True)
     # The first member does not join again, so the rebalance ends at its timeout.
-    await until(lambda: waits(world) == 0 and not world.broker._dispatch._tasks)
+    await eventually_async(lambda: waits(world) == 0 and not world.broker._dispatch._tasks)
 
 
 @served(group_coordinator_rebalance_protocols=("classic",))

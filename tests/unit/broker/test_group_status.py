@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 from types import SimpleNamespace
+from typing import Any, cast
 
 from hightide.broker.groups.re2_patterns import compile_pattern
 from hightide.broker.handlers.group_status import group_status
@@ -37,7 +38,9 @@ def statuses(coordinator, *groups):
             )
         )
     )
-    answer = group_status(broker, GroupStatusRequest(group_ids=list(groups)), None)
+    answer = group_status(
+        cast(Any, broker), GroupStatusRequest(group_ids=list(groups)), cast(Any, None)
+    )
     # The response must also survive encoding.
     assert decode(GroupStatusResponse, encode(answer, 0), 0) == answer
     return answer.groups

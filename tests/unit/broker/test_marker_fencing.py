@@ -19,7 +19,7 @@ def request(
 
 def connection() -> Any:
     class Hashed(SimpleNamespace):
-        __hash__ = object.__hash__
+        __hash__ = object.__hash__  # type: ignore[assignment]
 
     return Hashed(is_closed=False)
 

@@ -6,6 +6,7 @@ responses and their logs must be the same bytes.
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any, cast
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -103,7 +104,7 @@ async def served(
     broker = Broker(settings_, environment=RealEnvironment(memory=MemoryDisk()))
     broker.now_ms = lambda: NOW_MS  # type: ignore[method-assign]
     await broker.start()
-    broker.transactions.verify_now = verdict  # type: ignore[method-assign]
+    broker.transactions.verify_now = verdict  # type: ignore[assignment]
     for topic in ("t", "u"):
         assignment = {0: [broker.broker_id], 1: [broker.broker_id]}
         await broker.controller.create_topic(topic, assignment, {}, timeout_ms=5000)
@@ -117,7 +118,9 @@ async def served(
             broker.shapes.forget()
         buf = bytearray(b"\x05" * 9 + frame + b"\x05" * 40)
         try:
-            responses.append(produce(broker, connection, buf, memoryview(buf), 9, 9 + len(frame)))
+            responses.append(
+                produce(broker, cast(Any, connection), buf, memoryview(buf), 9, 9 + len(frame))
+            )
         except WireError as error:
             responses.append(str(error))
     responses += connection.closed

@@ -276,7 +276,7 @@ def test_damaged_batches_are_not_verified():
         async with world() as it:
             client = await it.client()
             damaged = part(0)
-            damaged.records = damaged.records[:-1] + b"\xff"
+            damaged.records = bytes(damaged.records or b"")[:-1] + b"\xff"
             answer = await client.send(produce_request(damaged))
             assert results(answer) == [(ErrorCode.CORRUPT_MESSAGE, -1)]
             assert it.verdicts.requests == []
@@ -337,7 +337,7 @@ async def pipelined(client, producer: Producer, partitions: list[int]) -> dict[i
 def test_the_batches_of_a_producer_are_in_order_however_long_verification_takes(drawn, turns):
     async def run():
         async with world() as it:
-            it.broker.transactions.verify = SlowVerdicts(turns).verify
+            it.broker.transactions.verify = SlowVerdicts(turns).verify  # type: ignore[assignment]
             clients = [await it.client() for _ in drawn]
             wanted = await asyncio.gather(
                 *(

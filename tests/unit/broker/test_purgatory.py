@@ -1,6 +1,7 @@
 """Delayed requests: completed once, in order, and when what they wait for has happened."""
 
 import asyncio
+from typing import Any, cast
 
 import pytest
 
@@ -57,7 +58,7 @@ def responses(
 
     async def run() -> list[object]:
         connection = Connection()
-        write = wait(ProduceContext(connection, 9, version, -1, timeout_ms))
+        write = wait(ProduceContext(cast(Any, connection), 9, version, -1, timeout_ms))
         if leaves:
             assert connection.slot.cancel is not None
             connection.slot.cancel()
@@ -139,7 +140,7 @@ def test_a_write_is_not_lost_nor_sure_when_another_leads():
 
 
 def test_a_write_with_too_few_replicas_is_not_committed():
-    replica = make(**{"min.insync.replicas": "2"})
+    replica = make(None, **{"min.insync.replicas": "2"})
     lead(replica, state(isr=(1, 2)))
     write = Write()
     replica.purgatory.when_committed(append(replica), write)
@@ -157,7 +158,8 @@ def test_consumers_wait_for_the_high_watermark_and_followers_for_the_end():
     replicas = ReplicaManager()
     replica = make(replicas)
     lead(replica)
-    consumer, follower = Fetch(), Fetch()
+    consumer: Any = Fetch()
+    follower: Any = Fetch()
     replica.purgatory.consumers[consumer] = None
     replica.purgatory.followers[follower] = None
     append(replica)
@@ -175,7 +177,7 @@ def test_a_fetch_that_misses_many_bytes_is_not_woken_by_few():
     replicas = ReplicaManager()
     replica = make(replicas)
     lead(replica, state(isr=(1,)))
-    consumer = Fetch(missing_bytes=100_000)
+    consumer: Any = Fetch(missing_bytes=100_000)
     replica.purgatory.consumers[consumer] = None
     append(replica)
     replicas.purgatory.wake()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hightide.broker.network.read_ahead import AHEAD_BYTES, MOST_THREADS, ReadAhead
 from hightide.log.disk import DiskFailed, RealFile
+from tests.support.eventually import eventually_async
 
 SIZE = 4 * AHEAD_BYTES + 1000
 
@@ -48,14 +49,6 @@ def run(path: Path, test: Callable[[ReadAhead, Watched], Awaitable[None]]) -> No
     asyncio.run(all_of_it())
 
 
-async def until(is_so: Callable[[], bool]) -> None:
-    for _ in range(1000):
-        if is_so():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("the condition was not met within 10 s")
-
-
 def test_nothing_is_read_ahead_of_records_in_memory(tmp_path: Path) -> None:
     async def test(ahead: ReadAhead, file: Watched) -> None:
         assert not ahead
@@ -68,13 +61,13 @@ def test_nothing_is_read_ahead_of_records_in_memory(tmp_path: Path) -> None:
 def test_a_thread_stays_ahead_of_a_consumer_up_to_the_end_of_the_file(tmp_path: Path) -> None:
     async def test(ahead: ReadAhead, file: Watched) -> None:
         ahead.begin(file, 1000)
-        await until(lambda: file.parts() == [(1000, 1000 + AHEAD_BYTES)])
+        await eventually_async(lambda: file.parts() == [(1000, 1000 + AHEAD_BYTES)])
         ahead.reached(file, 1000)
         assert len(file.parts()) == 1, "it is far enough ahead"
         for position in range(2000, SIZE, 1 << 20):
             ahead.reached(file, position)
-            await until(lambda: ahead._running == 0)
-        await until(lambda: file.parts() == [(1000, SIZE)])
+            await eventually_async(lambda: ahead._running == 0)
+        await eventually_async(lambda: file.parts() == [(1000, SIZE)])
         assert not ahead, "there is no more to read"
         once = sum(end - start for start, end in file.touched)
         assert once == SIZE - 1000, "nothing is read twice"
@@ -88,11 +81,11 @@ def test_the_number_of_threads_is_limited(tmp_path: Path) -> None:
         for file in files:
             ahead.begin(file, 0)
         *served, left = files
-        await until(lambda: all(file.parts() == [(0, AHEAD_BYTES)] for file in served))
-        await until(lambda: ahead._running == 0)
+        await eventually_async(lambda: all(file.parts() == [(0, AHEAD_BYTES)] for file in served))
+        await eventually_async(lambda: ahead._running == 0)
         assert left.touched == []
         ahead.begin(left, 0)
-        await until(lambda: left.parts() == [(0, AHEAD_BYTES)])
+        await eventually_async(lambda: left.parts() == [(0, AHEAD_BYTES)])
 
     run(tmp_path, test)
 
@@ -102,7 +95,7 @@ def test_a_consumer_that_overtakes_the_thread_is_caught_up_with(tmp_path: Path) 
         ahead.begin(file, 0)
         ahead.reached(file, 2 * AHEAD_BYTES)
         there = (2 * AHEAD_BYTES, 3 * AHEAD_BYTES)
-        await until(lambda: file.parts() == [(0, AHEAD_BYTES), there])
+        await eventually_async(lambda: file.parts() == [(0, AHEAD_BYTES), there])
 
     run(tmp_path, test)
 
@@ -124,6 +117,6 @@ def test_a_file_that_is_gone_is_forgotten(tmp_path: Path) -> None:
         ahead.begin(file, 0)
         assert ahead
         del file
-        await until(lambda: not ahead)
+        await eventually_async(lambda: not ahead)
 
     asyncio.run(all_of_it())

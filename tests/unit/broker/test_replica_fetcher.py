@@ -14,6 +14,7 @@ from hightide.core.partition.follower import FetchPosition, Follower, Step
 from hightide.settings import Topic
 from hightide.wire.errors import ErrorCode
 from hightide.wire.hot.replica_fetch_codec import ReceivedPartition
+from tests.support.eventually import eventually_async
 from tests.unit.broker.replica_fetcher_world import (
     FOLLOWER_EPOCH,
     FOLLOWER_ID,
@@ -24,7 +25,6 @@ from tests.unit.broker.replica_fetcher_world import (
     listening,
     partitions,
     requested,
-    until,
     world,
 )
 
@@ -134,8 +134,8 @@ def test_the_log_start_follows_the_leaders_and_is_sent_back() -> None:
         await w.copied(replica)
         w.source(replica).start_at(1)
         w.write(replica, b"3")
-        await until(lambda: replica.log.start_offset == 1)
-        await until(lambda: w.leader.requests[-1].topics[0][1][0].log_start_offset == 1)
+        await eventually_async(lambda: replica.log.start_offset == 1)
+        await eventually_async(lambda: w.leader.requests[-1].topics[0][1][0].log_start_offset == 1)
 
     run(test)
 
@@ -153,7 +153,7 @@ def test_a_log_whose_start_moves_while_a_response_is_in_flight_is_copied_all_the
         await w.pause()
         replica.log.start_at(1)
         w.leader.held.set()
-        await until(lambda: replica.log.end_offset == replica.high_watermark == 3)
+        await eventually_async(lambda: replica.log.end_offset == replica.high_watermark == 3)
 
     run(test)
 
@@ -430,7 +430,7 @@ def test_after_a_leader_change_the_former_leader_gets_no_requests() -> None:
             log = other.create("t", 0, replica.topic_id)
             append(log, b"x", leader_epoch=1)
             w.follow(replica, leader_epoch=1, leader_id=3, to=other.endpoint)
-            await until(lambda: replica.log.end_offset == 1)
+            await eventually_async(lambda: replica.log.end_offset == 1)
             assert contents(replica.log) == contents(log)
             w.write(stays, b"y")
             await w.copied(stays)
@@ -601,7 +601,7 @@ def test_after_a_newer_leader_epoch_was_seen_no_request_is_sent_until_it_is_publ
         w.write(replica, b"x")
         w.leader.leader_epoch = 1
         w.follow(replica, leader_epoch=0)
-        await until(lambda: replica.follower is not None and replica.follower.is_waiting)
+        await eventually_async(lambda: replica.follower is not None and replica.follower.is_waiting)
         asked = len(w.leader.requests)
         await w.pause()
         assert len(w.leader.requests) == asked
@@ -624,7 +624,7 @@ def test_a_follower_reports_committed_records_that_its_leader_lacks_and_truncate
         append(w.source(replica), b"other", leader_epoch=2)
         w.leader.leader_epoch = 2
         w.follow(replica, leader_epoch=2)
-        await until(lambda: replica.lost_records == 1)
+        await eventually_async(lambda: replica.lost_records == 1)
         await w.copied(replica)
 
     run(test)
@@ -674,7 +674,7 @@ def test_throttled_replicas_are_copied_at_their_rate_and_the_rest_at_once() -> N
         w.follow(slow)
         w.follow(quick)
         started = asyncio.get_running_loop().time()
-        await until(lambda: slow.log.end_offset >= 5)
+        await eventually_async(lambda: slow.log.end_offset >= 5)
         await w.pause()
         assert slow.log.end_offset < 30
         w.write(quick, b"x")
@@ -701,7 +701,7 @@ def test_throttled_replicas_cost_no_requests(monkeypatch: pytest.MonkeyPatch) ->
         w.write(slow, b"y")
         w.follow(slow)
         w.follow(quick)
-        await until(lambda: slow.log.end_offset == 1)
+        await eventually_async(lambda: slow.log.end_offset == 1)
         await w.pause()
         asked = len(w.leader.requests)
         await w.pause()

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -66,8 +66,12 @@ async def loaded_partition(
 ) -> tuple[TransactionPartition, SlowLog, Deliveries]:
     coordinator_log, delivery = SlowLog(), Deliveries()
     partition = TransactionPartition(
-        coordinator_log, delivery, Limits(), lambda: 1_000, lambda: timeout_ms
-    )  # type: ignore[arg-type]
+        cast(Any, coordinator_log),
+        cast(Any, delivery),
+        Limits(),
+        lambda: 1_000,
+        lambda: timeout_ms,
+    )
     await asyncio.sleep(0)
     assert partition.coordinator.is_loaded
     return partition, coordinator_log, delivery

@@ -438,7 +438,7 @@ def test_a_coordinator_that_hangs_is_not_waited_for_when_it_has_been_replaced():
         )
         transactions = TransactionPartitions(broker)
         coordinators = [2]
-        transactions._coordinator_id = lambda _: coordinators[0]  # type: ignore[method-assign]
+        transactions._coordinator_id = lambda _: coordinators[0]  # type: ignore[assignment]
         question = asyncio.create_task(transactions.verify("id", Producer(7, 0), ("t", 0)))
         await asyncio.sleep(0)
         transactions.cluster_changed()
@@ -535,7 +535,7 @@ def test_markers_are_sent_again_although_the_clock_was_set_back():
         producer = await client.begin()
         await client.add(producer, 0)
         assert await client.produce(producer) == ErrorCode.NONE
-        markers._leader_of = lambda _partition: NO_BROKER  # type: ignore[method-assign]
+        markers._leader_of = lambda _partition: NO_BROKER  # type: ignore[assignment]
         client.clock.ahead_ms = 3_600_000
         assert await client.end(producer, True) == ErrorCode.NONE
         await asyncio.sleep(0.1)

@@ -6,6 +6,7 @@ log it is.
 
 import asyncio
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -37,7 +38,7 @@ from tests.unit.broker.transactional_world import FIRST, codes, marker_request, 
 
 def write(replica: Replica, sequence: int, producer: Producer = FIRST) -> int:
     """Append a batch of the producer's transaction; return the offset after it."""
-    buf = bytearray(part(sequence, producer=producer).records)
+    buf = bytearray(part(sequence, producer=producer).records or b"")
     guard = replica.log.transactions.begin_verification(producer, sequence, NOW_MS)
     return replica.append(buf, memoryview(buf), 0, len(buf), NOW_MS, guard)[1]
 
@@ -70,8 +71,12 @@ def test_a_marker_is_acknowledged_when_it_is_committed_and_so_is_its_repetition(
     async def run():
         replica, broker = led_partition()
         write(replica, 0)
-        first = asyncio.ensure_future(write_markers(broker, marker_request(FIRST, False)))
-        again = asyncio.ensure_future(write_markers(broker, marker_request(FIRST, False)))
+        first = asyncio.ensure_future(
+            cast(Any, write_markers(broker, marker_request(FIRST, False)))
+        )
+        again = asyncio.ensure_future(
+            cast(Any, write_markers(broker, marker_request(FIRST, False)))
+        )
         await asyncio.sleep(0)
         assert replica.log.end_offset == 2, "it is written once"
         fetched(replica, 2, 2)
@@ -91,7 +96,9 @@ def test_the_outcome_of_a_marker_is_unknown_when_another_broker_leads():
     async def run():
         replica, broker = led_partition()
         write(replica, 0)
-        waiting = asyncio.ensure_future(write_markers(broker, marker_request(FIRST, True)))
+        waiting = asyncio.ensure_future(
+            cast(Any, write_markers(broker, marker_request(FIRST, True)))
+        )
         await asyncio.sleep(0)
         replica.follow(state(leader=2, epoch=1))
         assert codes(await waiting) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
@@ -105,7 +112,7 @@ def test_a_marker_that_is_not_committed_in_time_is_not_acknowledged():
     async def run():
         replica, broker = led_partition()
         write(replica, 0)
-        waiting = write_markers(broker, marker_request(FIRST, True))
+        waiting: Any = write_markers(broker, marker_request(FIRST, True))
         assert codes(await waiting) == [ErrorCode.REQUEST_TIMED_OUT]
 
     asyncio.run(run())
@@ -141,7 +148,7 @@ def test_a_read_committed_fetch_is_woken_when_the_marker_is_committed():
             fetched(replica, follower, 1)
         broker.replica_manager.purgatory.wake()
         assert (plain.served, reader.served) == (1, 0)
-        waiting = write_markers(broker, marker_request(FIRST, True))
+        waiting: Any = write_markers(broker, marker_request(FIRST, True))
         broker.replica_manager.purgatory.wake()
         assert reader.served == 0, "it could still be lost"
         for follower in (2, 3):
@@ -157,15 +164,16 @@ def test_a_follower_serves_decided_records_up_to_its_high_watermark():
     async def run():
         replica, broker = led_partition()
         write(replica, 0)
-        waiting = write_markers(broker, marker_request(FIRST, True))
+        waiting: Any = write_markers(broker, marker_request(FIRST, True))
         copied = replica.log.segments[-1].opened().read(0, 1 << 20)
         replicas = ReplicaManager()
         follower = make(replicas)
         follower.follow(state())
-        reader = Fetch()
+        reader: Any = Fetch()
         follower.purgatory.park_for_stable(reader)
         for high_watermark, stable_offset in ((0, 0), (1, 0), (2, 2)):
             position = follower.follower.position()
+            assert position is not None
             records = memoryview(copied) if follower.log.end_offset == 0 else memoryview(b"")
             follower.apply_response(
                 position, received(records=records, high_watermark=high_watermark), NOW_MS
@@ -196,7 +204,7 @@ def test_a_coordinator_gets_the_committed_markers_of_its_log():
         )
         write(replica, 0)
         request = marker_request(FIRST, True, topic="__consumer_offsets")
-        waiting = write_markers(broker, request)
+        waiting: Any = write_markers(broker, request)
         assert markers == []
         for follower in (2, 3):
             fetched(replica, follower, 2)
@@ -212,7 +220,7 @@ def test_a_coordinator_gets_the_committed_markers_of_its_log():
 def test_a_repeated_batch_is_acknowledged_when_the_first_copy_is_committed(is_transactional):
     """Not earlier: the first copy may still be lost with this leader."""
     replica, _ = led_partition()
-    buf = bytearray(part(0, transactional=is_transactional).records)
+    buf = bytearray(part(0, transactional=is_transactional).records or b"")
     guard = replica.log.transactions.begin_verification(FIRST, 0, NOW_MS)
     ends = []
     for _ in range(2):

@@ -198,7 +198,7 @@ class Drill:
         for machine in self.machines.values():
             machine.begin()
         self.admin.begin()
-        assignment = {0: (1, 2, 3), 1: (2, 3, 1)}
+        assignment: dict[int, tuple[int, ...]] = {0: (1, 2, 3), 1: (2, 3, 1)}
         configs = {"min.insync.replicas": "2"}
         self.admin.tell(lambda: self.admin.create(TOPIC, assignment, configs))
         world.run(2.0)

@@ -6,6 +6,7 @@ The test writes the markers too: only the leader of a partition is under test.
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from hightide.broker.broker import Broker
 from hightide.broker.environment import RealEnvironment
@@ -59,8 +60,8 @@ class World:
         self.broker = broker
         self.address = address
         self.verdicts = verdicts = Verdicts()
-        broker.transactions.verify = verdicts.verify  # type: ignore[method-assign]
-        broker.transactions.verify_now = verdicts.verify_now  # type: ignore[method-assign]
+        broker.transactions.verify = verdicts.verify  # type: ignore[assignment]
+        broker.transactions.verify_now = verdicts.verify_now  # type: ignore[assignment]
 
     def replica(self, topic: str = "t", partition: int = 0) -> Replica:
         found = self.broker.replica_manager.get(topic.encode(), partition)
@@ -88,7 +89,7 @@ class World:
 
 
 @asynccontextmanager
-async def world(**overrides: object) -> AsyncIterator[World]:
+async def world(**overrides: Any) -> AsyncIterator[World]:
     settings = Settings(
         listeners="PLAINTEXT://127.0.0.1:0", zookeeper_listen="127.0.0.1:0", **overrides
     )
