@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from hightide.spark.blocking_client import FetchedBatches, Identity
 from hightide.wire import batch
@@ -16,7 +17,7 @@ def made(
     sequence: int = -1,
     *,
     key: bytes | None = None,
-    **named: bool,
+    **named: Any,
 ) -> bytes:
     """Return one batch."""
     return bytes(
@@ -30,7 +31,7 @@ def made(
     )
 
 
-def values(fetched: Iterable[FetchedBatches], start: int, end: int) -> list[bytes]:
+def values(fetched: Iterable[FetchedBatches], start: int, end: int) -> list[bytes | None]:
     """Return the values in a range, without those of aborted transactions."""
     found = []
     for response in fetched:

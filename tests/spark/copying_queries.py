@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import functions as F
@@ -69,7 +70,7 @@ class MortalSink(ExactlyOnce):
         self.moment = moment
         self.replayed = []
         self.is_dead = False
-        self._mortal = None
+        self._mortal: Mortal | None = None
 
     def _brokers(self):
         real = super()._brokers()
@@ -122,7 +123,7 @@ LOSSES = [
 class Copy:
     """A query that writes 40 rows in each batch, or the latest totals of five keys."""
 
-    spark: object
+    spark: Any
     bootstrap: str
     name: str
     mode: str
@@ -200,7 +201,7 @@ class Copy:
         assert not seen - expected, f"too many: {seen - expected}"
 
 
-def committed(bootstrap: str, topic: str, partitions: int = 1) -> Sequence:
+def committed(bootstrap: str, topic: str, partitions: int = 1) -> list[Any]:
     """Return the records of a topic that another client sees with read_committed."""
     consumer = Consumer(
         {

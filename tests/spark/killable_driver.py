@@ -37,7 +37,7 @@ def hindered(flags: Path) -> type[Append]:
 
 def main(bootstrap: str, name: str, checkpoint: str, flags: Path) -> None:
     spark = session("mortal", "local[2,3]", {"spark.driver.memory": "512m"})
-    foreach_batch.Append = hindered(flags)
+    vars(foreach_batch)["Append"] = hindered(flags)
     copy = Copy(spark, bootstrap, name, "update", checkpoint)
     sink = copy.sink()
 
@@ -50,4 +50,5 @@ def main(bootstrap: str, name: str, checkpoint: str, flags: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4], Path(sys.argv[4]))
+    bootstrap, name, checkpoint, flags = sys.argv[1:]
+    main(bootstrap, name, checkpoint, Path(flags))

@@ -14,7 +14,7 @@ from hightide.spark.blocking_client import Fenced, OffsetOutOfRange, ignored_opt
 from hightide.testing import Cluster
 from hightide.testing.cluster import free_port
 from hightide.wire.errors import ErrorCode, KafkaError
-from tests.spark.batches import made, values
+from tests.spark.batches import NO_PRODUCER, made, values
 from tests.support import processes
 
 LATEST, EARLIEST = -1, -2
@@ -33,8 +33,8 @@ def write(cluster, topic, partition, count, identity=None, **named):
         sequence = writer.next_sequence if identity else -1
         batch = made(
             numbers,
-            *((identity,) if identity else ()),
-            sequence=sequence,
+            identity or NO_PRODUCER,
+            sequence,
             transactional="transactional_id" in named,
         )
         writer.append(batch, len(numbers))
@@ -275,7 +275,7 @@ def test_what_compaction_has_emptied_is_passed_over():
         writer.flush()
 
         def found(start, end):
-            return [int(value[:2]) for value in values(read(start, end), start, end)]
+            return [int((value or b"")[:2]) for value in values(read(start, end), start, end)]
 
         def read(start, end):
             return cluster.read("compacted", 0, start, end, max_bytes=3000)

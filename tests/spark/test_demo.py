@@ -107,7 +107,9 @@ def test_a_killed_broker_costs_the_pipeline_no_order(demo):
     shown.until("leads .*orders.* now")
     verdict = shown.until("acknowledged, .* read back, .* duplicated\\.")
     assert verdict.startswith("Nothing was lost: ")
-    assert int(re.search(r"(\d+) orders acknowledged", verdict)[1]) > 100
+    acknowledged = re.search(r"(\d+) orders acknowledged", verdict)
+    assert acknowledged is not None
+    assert int(acknowledged[1]) > 100
     assert shown.end() == 0, shown.output
     assert (shown.folder / "tables" / "clicks-per-page").exists()
     assert "No demo is running" in shown.command("kill")

@@ -256,6 +256,7 @@ def shop():
     """The descriptors and rows of the tests without Spark."""
     path = Path(__file__).parents[1] / "unit" / "spark" / "test_formats_protobuf.py"
     spec = importlib.util.spec_from_file_location("formats_protobuf", path)
+    assert spec is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -276,7 +276,7 @@ def frame(spark, broker, **given):
     return spark.readStream.format("hightide").options(**options(broker, **given)).load()
 
 
-def committed(broker, group):
+def committed_offsets(broker, group):
     found = shared_client({"bootstrap.servers": broker.bootstrap}).committed(group)
     return {where: offset for where, (offset, _) in found.items()}
 
@@ -308,11 +308,11 @@ def test_a_query_stops_and_goes_on_and_its_group_shows_how_far_it_is(spark, brok
     assert json.loads(source.endOffset) == answer(30, 0, topic=topic)
     assert json.loads(source.latestOffset) == answer(30, 0, topic=topic)
     # The last batch too, although Spark does not tell a source that it is finished.
-    assert committed(broker, "watched") == {(topic, 0): 30, (topic, 1): 0}
+    assert committed_offsets(broker, "watched") == {(topic, 0): 30, (topic, 1): 0}
     produce(broker, topic, named(30, 31), partition=1)
     run()
     assert batches[2:] == [(2, named(30, 31))]
-    assert committed(broker, "watched") == {(topic, 0): 30, (topic, 1): 2}
+    assert committed_offsets(broker, "watched") == {(topic, 0): 30, (topic, 1): 2}
 
 
 @pytest.mark.extended
@@ -359,7 +359,7 @@ def test_a_running_query_reads_what_comes_and_the_partitions_that_come(spark, br
         produce(broker, topic, named(1), partition=1)
         eventually(lambda: seen == named(0, 1) or query.exception())
         assert query.exception() is None
-        eventually(lambda: committed(broker, "listened") == {(topic, 0): 1, (topic, 1): 1})
+        eventually(lambda: committed_offsets(broker, "listened") == {(topic, 0): 1, (topic, 1): 1})
     finally:
         query.stop()
         spark.streams.removeListener(listener)

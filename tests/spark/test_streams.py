@@ -147,10 +147,10 @@ def closed(start, size):
 
 
 def test_tumbling_windows_leave_out_what_comes_too_late(broker, shop):
-    expected = defaultdict(float)
+    totals = defaultdict(float)
     for bought in on_time(60):
-        expected[window_start(seconds(bought), 60), bought["user"]] += bought["amount"]
-    expected = {key: total for key, total in expected.items() if closed(key[0], 60)}
+        totals[window_start(seconds(bought), 60), bought["user"]] += bought["amount"]
+    expected = {key: total for key, total in totals.items() if closed(key[0], 60)}
     found = received(broker, "shop-tumbling")
     assert all(key == row["user"] for key, row in found)
     assert Counter(

@@ -20,7 +20,7 @@ from hightide.testing import Cluster
 from tests.spark.shop_data import NOON, at, order, received, send, values
 from tests.support.eventually import eventually
 
-EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 ORDERS = "id BIGINT, user STRING, amount DOUBLE, ts TIMESTAMP"
 PAYMENTS = "order_id BIGINT, paid DOUBLE, at TIMESTAMP"
@@ -244,7 +244,7 @@ MISTAKES = {
     "a schema can be read": (
         lambda app: app.topics["bad-schema"].stream(),
         {},
-        "Query q: Topic bad-schema: The schema 'id BIGINTEGER' cannot be read",
+        "Query q: Topic bad-schema: The schema 'id BIGINTEGER' is invalid",
     ),
     "a table that changes has a key": (
         lambda app: app.topics["plain"].stream().groupBy("user").count(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pandas as pd
@@ -29,7 +30,12 @@ def test_a_key_has_one_row_the_newest_and_is_deleted(spark, target):
     write = writer(target, key="id", deletes="gone", order=("at",), buckets=4)
     schema = "id LONG, name STRING, at INT, gone BOOLEAN"
     write(spark.createDataFrame([(n, "first", 0, False) for n in range(20)], schema), 0)
-    changes = [(3, "old", 1, False), (3, "new", 2, False), (4, None, 1, True), (5, "x", 1, True)]
+    changes: list[Any] = [
+        (3, "old", 1, False),
+        (3, "new", 2, False),
+        (4, None, 1, True),
+        (5, "x", 1, True),
+    ]
     changes += [(5, "again", 2, False), (99, None, 1, True), (20, "more", 1, None)]
     write(spark.createDataFrame(changes, schema), 1)
 

@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterable
 
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from hightide.spark.source import BatchReader, StreamReader, for_batch, for_stream
 
@@ -14,7 +15,14 @@ DEADLINE_S = 60
 
 
 def produce(
-    cluster, topic, values: Iterable[bytes], *, partition=0, key=None, settings=None, **fields
+    cluster,
+    topic,
+    values: Iterable[bytes | None],
+    *,
+    partition=0,
+    key=None,
+    settings=None,
+    **fields,
 ):
     """Write records; the value is also the key, unless `key` makes another of it."""
     producer = Producer({"bootstrap.servers": cluster.bootstrap, **(settings or {})})
