@@ -86,7 +86,7 @@ def test_a_member_takes_its_id_joins_shares_out_and_leaves() -> None:
     with script.listening() as port, Group(port, "g", "t", 3) as group:
         group.enter(group.connect(1))
         group.settle()
-        assert group.members[0].share == {0, 1, 2}
+        assert group.members[0].share == frozenset({0, 1, 2})
     assert script.asked == [JOIN_GROUP, JOIN_GROUP, SYNC_GROUP, LEAVE_GROUP]
     assert text("m1") in script.bodies[1]
     assert struct.pack(">iiii", 3, 0, 1, 2) in script.bodies[2]

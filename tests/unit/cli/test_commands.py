@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -36,7 +37,7 @@ def hightide(capsys, monkeypatch):
 
     def run(*arguments):
         try:
-            code = main(list(arguments))
+            code: Any = main(list(arguments))
         except SystemExit as stopped:
             code = stopped.code
         printed = capsys.readouterr()

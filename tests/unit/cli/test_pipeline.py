@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,7 +127,7 @@ def test_a_status_is_a_table_with_the_columns_that_are_known() -> None:
 def test_a_test_that_fails_is_told_with_its_line_or_its_words(tmp_path) -> None:
     file = tmp_path / "tests.py"
     file.write_text("def bare():\n    assert 1 == 2\n\ndef worded():\n    assert False, 'why'\n")
-    names: dict[str, object] = {}
+    names: dict[str, Any] = {}
     exec(compile(file.read_text(), str(file), "exec"), names)
     bare, worded = (pipeline_rows.run_test(each, names[each], file) for each in ("bare", "worded"))
     assert (bare.result, bare.error) == ("failed", f"{file}:2: assert 1 == 2")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any, cast
 
 import pytest
 import typer
@@ -66,7 +67,7 @@ def transaction(state="Ongoing", partitions=(PLACE,)):
 
 
 def hanging(*looks, known=()):
-    return asyncio.run(_hanging(FakeAdmin(looks, known), [PLACE]))
+    return asyncio.run(_hanging(cast(Any, FakeAdmin(looks, known)), [PLACE]))
 
 
 def test_a_transaction_hangs_that_no_coordinator_has():
@@ -92,7 +93,7 @@ def test_one_that_left_a_partition_out_hangs_there():
 
 def test_nothing_is_said_to_hang_while_a_broker_is_silent():
     with pytest.raises(Failed, match="when all brokers answer"):
-        asyncio.run(_owner(FakeAdmin([], silent={2: "It is away."}), OPEN))
+        asyncio.run(_owner(cast(Any, FakeAdmin([], silent={2: "It is away."})), OPEN))
 
 
 def test_the_transaction_that_is_meant_is_found_by_offset_or_producer():
@@ -117,7 +118,9 @@ def test_an_abort_that_cannot_reach_a_partition_yet_is_under_way():
     busy = ErrorCode.CONCURRENT_TRANSACTIONS
 
     def fenced(failure, state):
-        return asyncio.run(_fence(FencingAdmin(failure, transaction(state)), transaction()))
+        return asyncio.run(
+            _fence(cast(Any, FencingAdmin(failure, transaction(state))), transaction())
+        )
 
     assert fenced(None, "Empty")
     assert not fenced(busy, "PrepareAbort")

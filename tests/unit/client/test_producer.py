@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,7 @@ from hightide.client.broker_connection import ConnectionFailed
 from hightide.client.producer import IN_FLIGHT, PartitionProducer
 from hightide.client.transactional import Fenced
 from hightide.wire import frame
+from hightide.wire.codec import decode
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.produce import (
     PartitionProduceResponse,
@@ -75,8 +77,8 @@ class ModelBroker:
             raise ConnectionFailed("it is closed")
         data = memoryview(encode(1))[4:]
         _, at = frame.decode_request_header(data)
-        request = frame.decode(ProduceRequest, data[at:], VERSION)
-        sequence = int(bytes(request.topic_data[0].partition_data[0].records))
+        request = decode(ProduceRequest, data[at:], VERSION)
+        sequence = int(bytes(request.topic_data[0].partition_data[0].records or b""))
         answer = asyncio.get_running_loop().create_future()
         self._answers.append((answer, sequence))
         self.most_in_flight = max(self.most_in_flight, len(self._answers))
@@ -190,4 +192,4 @@ def test_nothing_is_sent_before_the_transaction_knows_the_partition():
 
 def test_a_writer_that_would_not_hear_of_its_records_is_refused():
     with pytest.raises(ValueError, match="acks is -1"):
-        PartitionProducer(ModelBroker([]), "t", 0, acks=0)
+        PartitionProducer(cast(Any, ModelBroker([])), "t", 0, acks=0)

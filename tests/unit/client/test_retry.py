@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -31,8 +32,8 @@ class Clock:
 def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(retry, "_now_s", lambda: clock.now_s)
-    monkeypatch.setattr(retry.time, "sleep", clock.sleep)
-    monkeypatch.setattr(retry.asyncio, "sleep", clock.sleep_async)
+    monkeypatch.setattr(time, "sleep", clock.sleep)
+    monkeypatch.setattr(asyncio, "sleep", clock.sleep_async)
     return clock
 
 

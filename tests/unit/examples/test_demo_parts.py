@@ -83,7 +83,7 @@ def test_a_few_orders_cannot_be_read():
 
 def cluster(live, **partitions):
     states = {
-        ("t", int(name[1:])): PartitionState(*fields, None, None)
+        ("t", int(name[1:])): PartitionState(*[*fields, None, None])
         for name, fields in partitions.items()
     }
     return ClusterState(frozenset(live), 1, states)

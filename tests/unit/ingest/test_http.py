@@ -7,6 +7,7 @@ import gzip
 import json
 import types
 from http import HTTPStatus
+from typing import Any, cast
 
 import pytest
 
@@ -60,7 +61,7 @@ def serve(*pieces, limits=None):
     async def run() -> None:
         reader = asyncio.StreamReader(limit=32 << 10)
         server = IngestServer(producer, ["t"], limits=limits or Limits(body_bytes=100_000))
-        serving = asyncio.ensure_future(server.serve_connection(reader, writer))
+        serving = asyncio.ensure_future(server.serve_connection(reader, cast(Any, writer)))
         for piece in pieces:
             reader.feed_data(piece)
             await asyncio.sleep(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import aiokafka.record.default_records as aiokafka_records
 import pyarrow as pa
@@ -83,7 +84,7 @@ def test_what_is_encoded_is_read_again(made: list[Plain], codec: str, max_bytes:
 @given(plain_rows)
 @settings(deadline=None)
 def test_a_batch_is_byte_for_byte_what_the_plain_builder_makes(made: list[Plain]) -> None:
-    who = {"producer_id": 5, "producer_epoch": 2, "base_sequence": 7}
+    who: dict[str, Any] = {"producer_id": 5, "producer_epoch": 2, "base_sequence": 7}
     ((batch, _),) = encode(as_arrow(made), now_ms=NOW_MS, is_transactional=True, **who)
     numbered = [(place, *row) for place, row in enumerate(expected(made))]
     assert batch == build(numbered, transactional=True, **who)  # type: ignore[arg-type]
@@ -128,7 +129,7 @@ class TestBatches:
 
     def test_sequences_go_on_from_batch_to_batch_and_over_the_largest(self) -> None:
         rows = pa.table({"value": [b"x" * 100] * 6})
-        who = {"producer_id": 3, "producer_epoch": 0, "base_sequence": 2**31 - 3}
+        who: dict[str, Any] = {"producer_id": 3, "producer_epoch": 0, "base_sequence": 2**31 - 3}
         batches = encode(rows, now_ms=0, max_bytes=300, **who)
         headers = [read_header(batch) for batch, _ in batches]
         sequences = [header.base_sequence for header in headers]

@@ -10,6 +10,7 @@ import struct
 import threading
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, cast
 
 import fastavro
 import pytest
@@ -66,7 +67,7 @@ ROW = {
 
 
 def codec(schema, **settings) -> AvroCodec:
-    return AvroCodec(avro(schema, **settings))
+    return AvroCodec(cast(Any, avro(schema, **settings)))
 
 
 def written(schema, row) -> bytes:
@@ -125,7 +126,10 @@ def test_a_number_too_big_for_its_column_is_a_bad_record() -> None:
         ],
     }
     wide = json.loads(json.dumps(schema).replace("4}", "9}"))
-    values = [written(wide, {"d": Decimal(7)}), written(wide, {"d": Decimal(123456)})]
+    values: list[bytes | None] = [
+        written(wide, {"d": Decimal(7)}),
+        written(wide, {"d": Decimal(123456)}),
+    ]
     found, errors = codec(schema).decode(values)
     assert rows(found) == [{"d": Decimal(7)}, None]
     assert "does not fit" in str(errors[1])
@@ -211,7 +215,7 @@ def registry():
         def log_message(self, *_) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     server.asked = asked
@@ -239,7 +243,7 @@ class TestRegistry:
         assert errors == ["the schema registry has no /schemas/ids/9"]
 
     def test_gives_the_schema_of_a_subject(self, registry) -> None:
-        made = avro(registry=registry.url, subject="orders-value")
+        made: Any = avro(registry=registry.url, subject="orders-value")
         assert made.type.names == ["n", "at", "currency"]
         assert made.prefix_id == 2
 

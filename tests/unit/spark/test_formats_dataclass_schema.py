@@ -130,7 +130,7 @@ class Empty:
 
 @dataclass
 class Lost:
-    it: Nowhere  # noqa: F821
+    it: Nowhere  # type: ignore[name-defined]  # noqa: F821
 
 
 @dataclass
@@ -140,7 +140,7 @@ class Listed:
 
 @dataclass
 class Defaulted:
-    it: list[str] = field(default_factory=lambda: [object()])
+    it: list[str] = field(default_factory=lambda: [object()])  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import pickle
 from decimal import Decimal
+from typing import Any, cast
 
 import pytest
 from google.protobuf import descriptor_pb2 as described
@@ -112,7 +113,7 @@ BARE = {
 
 
 def codec(message="shop.Order", **settings) -> ProtobufCodec:
-    return ProtobufCodec(protobuf(SHOP, message, **settings))
+    return ProtobufCodec(cast(Any, protobuf(SHOP, message, **settings)))
 
 
 def generated(message="shop.Order"):
@@ -153,7 +154,7 @@ def test_a_generated_class_is_a_schema_as_well(tmp_path) -> None:
     path = tmp_path / "shop.desc"
     path.write_bytes(SHOP)
     assert protobuf(path, "shop.Order").type == made.type
-    found, _ = ProtobufCodec(made).decode([generated()(user="bob").SerializeToString()])
+    found, _ = ProtobufCodec(cast(Any, made)).decode([generated()(user="bob").SerializeToString()])
     assert rows(found)[0]["user"] == "bob"
 
 

@@ -97,7 +97,8 @@ def test_a_deleted_partition_is_forgotten() -> None:
 
 def test_changes_tell_what_came_what_went_and_what_went_back() -> None:
     found = changes({A: 5, C: 3}, {A: 4, B: 1})
-    assert (found.added, found.gone, found.behind) == ({B}, {C}, {A})
+    assert (found.added, found.gone) == (frozenset({B}), frozenset({C}))
+    assert found.behind == frozenset({A})
     assert found.to_begin == {A, B}
 
 

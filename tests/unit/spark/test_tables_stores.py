@@ -6,6 +6,7 @@ import itertools
 import threading
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pandas as pd
@@ -229,4 +230,5 @@ def test_iceberg_is_found_without_its_catalog(tmp_path):
     store.commit(Change((staged(store, [1, 2]),), writer="a", mark=Mark("run", 4)))
     found = StaticTable.from_metadata(str(store.path))
     assert found.scan().to_arrow()["id"].to_pylist() == [1, 2]
-    assert found.current_snapshot().summary["hightide.batch"] == "4"
+    snapshot: Any = found.current_snapshot()
+    assert snapshot.summary["hightide.batch"] == "4"

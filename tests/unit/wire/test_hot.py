@@ -339,7 +339,7 @@ def test_a_fetch_answer_has_the_bytes_that_its_declaration_gives(version: int, d
     )
     keyed = [(t.bytes if version >= 13 else t.encode(), results) for t, results in topics]
     parts = fetch_codec.encode(correlation_id, version, keyed, session_id, code, sent_nodes)
-    whole = b"".join(part if isinstance(part, bytes) else part.data for part in parts)
+    whole = b"".join(part if isinstance(part, bytes) else cast(Any, part).data for part in parts)
     assert whole == encode_response(declared, version, correlation_id)
 
 
