@@ -8,7 +8,7 @@ the middle third by more than a fifth and a little.
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from statistics import fmean
 from typing import Any
@@ -131,7 +131,7 @@ def _lag(bootstrap: str, topic: str) -> int:
     return sum(ends[place] - committed.get(place, (0, ""))[0] for place in places)
 
 
-def has_grown(values: list[float], slack: float) -> bool:
+def has_grown(values: Sequence[float], slack: float) -> bool:
     third = len(values) // 3
     if not third:
         return False

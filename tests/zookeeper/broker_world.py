@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -115,7 +115,7 @@ class Brokers(Cluster):
         *,
         session_ms: int = SESSION_MS,
         data: Path | None = None,
-        settings: dict[str, object] | None = None,
+        settings: Mapping[str, object] | None = None,
     ) -> None:
         super().__init__(
             brokers,
@@ -291,7 +291,9 @@ def read(bootstrap: str, topic: str, partition: int) -> bytes:
     consumer.close()
     assert message is not None
     assert message.error() is None
-    return message.value()
+    value = message.value()
+    assert value is not None
+    return value
 
 
 # -- a broker outside a cluster ---------------------------------------------------------------
@@ -299,7 +301,7 @@ def read(bootstrap: str, topic: str, partition: int) -> bytes:
 
 @contextmanager
 def lone_broker(
-    hosts: str, folder: Path, settings: dict[str, object], *arguments: str
+    hosts: str, folder: Path, settings: Mapping[str, object], *arguments: str
 ) -> Iterator[BrokerProcess]:
     """Launch a broker with these settings, without waiting until it serves."""
     given = {"zookeeper.connect": hosts, "log.dirs": folder / "data", **settings}

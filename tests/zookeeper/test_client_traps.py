@@ -13,6 +13,7 @@ import random
 import struct
 import threading
 import time
+from typing import Any, cast
 
 import pytest
 from kazoo.protocol.serialization import CloseInstance
@@ -366,7 +367,7 @@ class TestNothingIsQueued:
 
             def fail_all_then_call(state):
                 fail_all(state)
-                late.append(kazoo.submit(number, CloseInstance, None))
+                late.append(kazoo.submit(number, CloseInstance, cast(Any, None)))
 
             kazoo._notify_pending = fail_all_then_call
             proxy.cut()

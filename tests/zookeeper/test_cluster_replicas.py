@@ -233,7 +233,7 @@ def fill(cluster: Brokers, topic: str, count: int) -> list[list[bytes]]:
                 topic,
                 value,
                 partition=partition,
-                on_delivery=lambda error, _: error and errors.append(error),
+                on_delivery=lambda error, _: errors.extend([error] if error else []),
             )
     assert producer.flush(60) == 0
     assert errors == []
@@ -255,7 +255,7 @@ def content(cluster: Brokers, topic: str) -> list[list[bytes]]:
         while len(values) < end and time.monotonic() < deadline:
             message = consumer.poll(0.5)
             if message is not None and message.error() is None:
-                values.append(message.value())
+                values.append(message.value() or b"")
         found.append(values)
     consumer.close()
     return found

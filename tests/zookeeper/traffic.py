@@ -67,10 +67,11 @@ class Traffic:
             if self._stopped.is_set():
                 deadline = min(deadline, time.monotonic() + 30)
             message = self._consumer.poll(0.1)
-            if message is not None and message.error() is None:
-                self.read.append(message.value())
+            error = None if message is None else message.error()
+            if error is not None:
+                self._complained(error)
             elif message is not None:
-                self._complained(message.error())
+                self.read.append(message.value() or b"")
             if time.monotonic() > deadline:
                 break
         self._consumer.close()

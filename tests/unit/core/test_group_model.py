@@ -23,6 +23,7 @@ from hightide.core.groups.group_coordinator import GroupCoordinator
 from hightide.core.groups.offsets import Offsets
 from hightide.core.groups.turn import Turn, Write
 from hightide.wire.errors import ErrorCode
+from hightide.wire.records.consumer_offsets import OffsetCommitKey
 from tests.unit.core.group_world import Violation, World
 
 ANY_CONSUMER = range(5)

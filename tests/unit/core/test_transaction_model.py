@@ -261,7 +261,7 @@ def test_transactions_are_whole_on_long_walks(version: int) -> None:
 class AcknowledgedBeforeReplicated(World):
     """B13: a repeated batch is acknowledged because it is in the log, committed or not."""
 
-    class Partition(DataPartition):
+    class PartitionModel(DataPartition):
         def repeated(self, request: Produce, offset: int) -> None:
             self.world.reply(request, Answer(ErrorCode.NONE))
 
@@ -269,7 +269,7 @@ class AcknowledgedBeforeReplicated(World):
 class SequencesForgotten(World):
     """B13: a new leader does not know the sequences in its log, and appends a batch twice."""
 
-    class Partition(DataPartition):
+    class PartitionModel(DataPartition):
         def rebuild(self) -> None:
             super().rebuild()
             for _, state in self.producers:
@@ -314,7 +314,7 @@ class EndAnsweredTooSoon(World):
 class NoVerification(World):
     """B15: every transactional batch opens a transaction, verified or not."""
 
-    class Partition(DataPartition):
+    class PartitionModel(DataPartition):
         verifies = False
 
 
@@ -326,7 +326,7 @@ class _AnyGuard(Verification):
 class GuardsAreAllAlike(World):
     """B15: a verification from before a marker admits a batch after it."""
 
-    class Partition(DataPartition):
+    class PartitionModel(DataPartition):
         def rebuild(self) -> None:
             super().rebuild()
             self.transactions.verification = _AnyGuard()
@@ -335,7 +335,7 @@ class GuardsAreAllAlike(World):
 class OldCoordinatorsAreObeyed(World):
     """A marker of a replaced coordinator ends the next transaction."""
 
-    class Partition(DataPartition):
+    class PartitionModel(DataPartition):
         def mark(self, marker: WritableTxnMarker) -> ErrorCode:
             state = self.producers.get(marker.producer_id)
             newest = state.coordinator_epoch if state else 0
@@ -346,7 +346,7 @@ class OldCoordinatorsAreObeyed(World):
 class LateMarkersAreObeyed(World):
     """With version 2, a late copy of a marker ends the next transaction."""
 
-    class Partition(DataPartition):
+    class PartitionModel(DataPartition):
         def mark(self, marker: WritableTxnMarker) -> ErrorCode:
             return super().mark(replace(marker, transaction_version=1))
 
@@ -410,7 +410,7 @@ class EpochsAreGivenTwice(World):
 class AbortsAreNotIndexed(World):
     """Consumers do not learn which transactions were aborted."""
 
-    class Partition(DataPartition):
+    class PartitionModel(DataPartition):
         def visible(self) -> list[Any]:
             self.index.truncate_to(0)
             return super().visible()

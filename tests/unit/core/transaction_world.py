@@ -365,14 +365,14 @@ class Delivery:
 
 
 class World:
-    partition_type: type[DataPartition] = DataPartition
+    PartitionModel: type[DataPartition] = DataPartition
     TransactionCoordinator: type[TransactionCoordinator] = TransactionCoordinator
     compares_replay = True
 
     def __init__(self, version: int, transactional_ids: str) -> None:
         self.version = version
         self.now_ms = 1_000
-        self.partitions = {name: self.partition_type(self, name) for name in PARTITIONS}
+        self.partitions = {name: self.PartitionModel(self, name) for name in PARTITIONS}
         self.records: list[tuple[str, Transaction | None]] = []
         self.committed = 0
         self.writes: list[tuple[Write, Request | None, int]] = []
