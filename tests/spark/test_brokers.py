@@ -194,6 +194,7 @@ def test_a_forked_worker_has_connections_of_its_own(one, broker):
     assert done.stdout.split("\n") == ["[b'0']", "[b'0']", "True", ""]
 
 
+@pytest.mark.extended
 def test_what_is_wrong_is_told_in_words(one):
     with pytest.raises(KafkaError, match="There is no topic 'brokers-none'") as answer:
         one.topics(["brokers-none"])
@@ -217,6 +218,7 @@ def test_what_is_wrong_is_told_in_words(one):
     ) == ["fetch.min.bytes"]
 
 
+@pytest.mark.extended
 def test_a_leader_that_is_killed_costs_neither_reader_nor_writer_a_record(three):
     cluster = shared_client({"bootstrap.servers": three.bootstrap})
     topic, count = "brokers-killed", 4000

@@ -115,6 +115,7 @@ def test_a_killed_broker_costs_the_pipeline_no_order(demo):
     assert "No demo is running" in shown.command("kill")
 
 
+@pytest.mark.extended
 def test_without_a_pipeline_there_are_brokers_and_a_stream_until_ctrl_c(demo):
     shown = demo("--memory", "--no-pipeline", "--rate", "100")
     shown.until("bootstrap: ")

@@ -48,6 +48,7 @@ def test_a_driver_may_die_at_every_step(spark, broker, checkpoint, mode, tasks, 
     copy.check(last.last.batch + 1)
 
 
+@pytest.mark.extended
 def test_a_driver_that_hears_nothing_of_its_commit_finds_out_what_became_of_it(
     spark, broker, checkpoint
 ):
@@ -137,6 +138,7 @@ def waiting(flags: Path):
     return Waiting
 
 
+@pytest.mark.extended
 def test_a_broker_that_is_killed_in_mid_batch_costs_nothing(
     spark, three, checkpoint, tmp_path, monkeypatch
 ):

@@ -263,6 +263,7 @@ def shop():
 
 
 class TestProtobuf:
+    @pytest.mark.extended
     def test_values_become_columns_and_columns_values(self, spark, shop) -> None:
         schema = protobuf(shop.SHOP, "shop.Order", prefix_id=7)
         value = shop.codec(prefix_id=7).encode(shop.ROW)
@@ -287,6 +288,7 @@ def records(cluster, topic, count):
     return found
 
 
+@pytest.mark.extended
 def test_a_stream_of_dead_letters_reaches_its_topic_with_the_record_as_it_was(
     spark, broker, checkpoint
 ) -> None:

@@ -114,6 +114,7 @@ def test_a_column_that_is_not_there_is_found_before_anything_runs(app, hightide)
     assert "Traceback" not in err
 
 
+@pytest.mark.extended
 def test_an_app_runs_continues_and_starts_over(app, hightide, broker) -> None:
     name = app(GOOD)
     orders(broker, name, range(100))
@@ -157,6 +158,7 @@ def test_a_query_that_fails_is_explained_in_words_and_the_rest_is_kept(
     assert "ZeroDivisionError" in json.loads(out)[0]["queries"][0]["error"]
 
 
+@pytest.mark.extended
 def test_an_app_that_is_told_to_stop_finishes_what_it_has_begun(
     app, hightide, broker, tmp_path
 ) -> None:

@@ -62,6 +62,7 @@ def test_a_stream_is_written_and_goes_on_from_its_checkpoint(spark, broker, chec
     assert sorted(int(record.value()) for record in seen) == list(range(100))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("expression", "options", "words"),
     [

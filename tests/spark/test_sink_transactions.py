@@ -62,6 +62,7 @@ def check(cluster, name, batches):
     assert sorted(seen) == list(range(batches * ROWS))
 
 
+@pytest.mark.extended
 def test_a_driver_may_die_at_every_request(broker):
     """As with Spark, each run starts with the batch that the last one did not finish."""
     create(broker, "requests")

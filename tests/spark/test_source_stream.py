@@ -185,6 +185,7 @@ def test_a_stream_of_committed_records_ends_before_open_transactions(broker):
     assert until(reader, end, answer(6, topic=topic)) == named(2)
 
 
+@pytest.mark.extended
 def test_a_stream_goes_on_when_the_leader_dies(three):
     topic = three.create_topic("stream-failover", replication_factor=3)
     produce(three, topic, named(*range(10)))
@@ -203,6 +204,7 @@ def test_a_stream_goes_on_when_the_leader_dies(three):
 # -- lost records ----------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_a_deleted_topic_stops_the_query_or_is_forgotten(broker, caplog):
     topic = broker.create_topic("stream-deleted")
     other = broker.create_topic("stream-kept")

@@ -146,6 +146,7 @@ def closed(start, size):
     return start + timedelta(seconds=size) <= at(900 - LATE_S)
 
 
+@pytest.mark.extended
 def test_tumbling_windows_leave_out_what_comes_too_late(broker, shop):
     totals = defaultdict(float)
     for bought in on_time(60):

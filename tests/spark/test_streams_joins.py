@@ -94,6 +94,7 @@ def joined(spark, broker, tmp_path_factory):
     return folder
 
 
+@pytest.mark.extended
 def test_rows_of_two_streams_meet_within_an_interval_or_are_told_alone(broker, joined):
     met = {row["order_id"] for row in PAID if row["order_id"] * 10 <= WITHIN_S}
     assert 2 < len(met) < len(PAID)
@@ -143,6 +144,7 @@ def live(spark, broker, tmp_path):
     return app, begun
 
 
+@pytest.mark.extended
 def test_a_running_query_sees_a_table_change_and_is_stopped_between_batches(broker, live):
     app, begun = live
     messages: list[str] = []
@@ -164,6 +166,7 @@ def test_a_running_query_sees_a_table_change_and_is_stopped_between_batches(brok
     assert values(broker, "live-out")[1:] == [{"id": 3, "city": "Bergen"}]
 
 
+@pytest.mark.extended
 def test_when_a_query_fails_all_stop_and_it_is_said_why(spark, broker, tmp_path, capsys):
     broker.create_topic("failing")
     app = st.App("failing", brokers=broker.bootstrap, state=tmp_path)
@@ -254,6 +257,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda name: name.replace(" ", "-"))
 def test_a_mistake_is_found_before_anything_runs(spark, mistake):
     build, declaration, words = MISTAKES[mistake]
@@ -353,6 +357,7 @@ def test_the_example_of_the_documentation_runs(spark, example, tmp_path):
         ]
 
 
+@pytest.mark.extended
 def test_a_declared_topic_is_written_in_its_schema_and_read_as_a_batch(spark, broker, tmp_path):
     broker.create_topic("plain-json")
     app = st.App("coding", brokers=broker.bootstrap, state=tmp_path)

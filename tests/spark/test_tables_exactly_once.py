@@ -130,6 +130,7 @@ def arrow_of(kind: str, table: Path) -> pa.Table:
     return IcebergStore(table).table().scan().to_arrow()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "kind", ["parquet", "delta", pytest.param("iceberg", marks=pytest.mark.extended)]
 )
