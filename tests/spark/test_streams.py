@@ -15,6 +15,9 @@ from hightide.spark.blocking_client import shared_client
 from tests.spark.shop_data import NOON, at, moment, order, received, send, values, window_start
 from tests.support.eventually import eventually
 
+# The queries that these tests look at take most of a minute.
+pytestmark = pytest.mark.extended
+
 LATE_S = 10
 ORDERS = "id BIGINT NOT NULL, user STRING, amount DOUBLE, ts TIMESTAMP"
 # Two micro-batches see these; after the first of them the watermark is at 125 - 10 seconds.
@@ -146,7 +149,6 @@ def closed(start, size):
     return start + timedelta(seconds=size) <= at(900 - LATE_S)
 
 
-@pytest.mark.extended
 def test_tumbling_windows_leave_out_what_comes_too_late(broker, shop):
     totals = defaultdict(float)
     for bought in on_time(60):

@@ -20,6 +20,9 @@ from hightide.testing import Cluster
 from tests.spark.shop_data import NOON, at, order, received, send, values
 from tests.support.eventually import eventually
 
+# The queries that these tests look at take most of a minute.
+pytestmark = pytest.mark.extended
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 ORDERS = "id BIGINT, user STRING, amount DOUBLE, ts TIMESTAMP"
@@ -94,7 +97,6 @@ def joined(spark, broker, tmp_path_factory):
     return folder
 
 
-@pytest.mark.extended
 def test_rows_of_two_streams_meet_within_an_interval_or_are_told_alone(broker, joined):
     met = {row["order_id"] for row in PAID if row["order_id"] * 10 <= WITHIN_S}
     assert 2 < len(met) < len(PAID)
@@ -144,7 +146,6 @@ def live(spark, broker, tmp_path):
     return app, begun
 
 
-@pytest.mark.extended
 def test_a_running_query_sees_a_table_change_and_is_stopped_between_batches(broker, live):
     app, begun = live
     messages: list[str] = []
@@ -166,7 +167,6 @@ def test_a_running_query_sees_a_table_change_and_is_stopped_between_batches(brok
     assert values(broker, "live-out")[1:] == [{"id": 3, "city": "Bergen"}]
 
 
-@pytest.mark.extended
 def test_when_a_query_fails_all_stop_and_it_is_said_why(spark, broker, tmp_path, capsys):
     broker.create_topic("failing")
     app = st.App("failing", brokers=broker.bootstrap, state=tmp_path)
@@ -257,7 +257,6 @@ MISTAKES = {
 }
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda name: name.replace(" ", "-"))
 def test_a_mistake_is_found_before_anything_runs(spark, mistake):
     build, declaration, words = MISTAKES[mistake]
@@ -331,7 +330,6 @@ def test_the_example_in_yaml_passes_its_own_tests(spark):
     check()
 
 
-@pytest.mark.extended
 def test_the_example_of_the_documentation_runs(spark, example, tmp_path):
     app = example.app
     with Cluster() as cluster:
@@ -357,7 +355,6 @@ def test_the_example_of_the_documentation_runs(spark, example, tmp_path):
         ]
 
 
-@pytest.mark.extended
 def test_a_declared_topic_is_written_in_its_schema_and_read_as_a_batch(spark, broker, tmp_path):
     broker.create_topic("plain-json")
     app = st.App("coding", brokers=broker.bootstrap, state=tmp_path)
