@@ -2,8 +2,8 @@
 
     python -m bench.document result.json [more.json ...]
 
-The files are what `bench/run.py --json` and `bench/spark.py --json` have written. Of workloads that
-are in several of them the last file's count.
+The files are what `bench/run.py --json` and `bench/spark.py --json` have written. If a workload is
+in several files, the last one counts.
 """
 
 import argparse
@@ -138,7 +138,7 @@ def method(results: Results, others: Sequence[str]) -> Iterator[str]:
 
 
 def verdict(metric: Metric, value: Figure | None, doubt: str) -> str:
-    """In a word; with why it is to be doubted, because that is the place where it is read."""
+    """Return the verdict, with the reasons to doubt it, because readers look here."""
     assert metric.ratio_goal is not None
     if value is None:
         return NOT_MEASURED
@@ -260,7 +260,7 @@ def limits(results: Results) -> Iterator[str]:
 
 
 def by_family(results: Results) -> Iterator[tuple[Family, list[Measured]]]:
-    """In the order of families; each workload in the first that takes it."""
+    """Group workloads by family, in order; each belongs to the first that takes it."""
     kept: dict[str, list[Measured]] = {}
     for workload in results.workloads.values():
         family = next(one for one in FAMILIES if one.takes(workload.name))
@@ -271,7 +271,7 @@ def by_family(results: Results) -> Iterator[tuple[Family, list[Measured]]]:
 
 
 def page(results: Results) -> tuple[str, dict[str, str]]:
-    """The text of the page, and its plots by the name of their file."""
+    """Return the text of the page, and its plots by file name."""
     others = [n for n in results.names if n in BESIDE]
     lines = [*head(results, others), *machine(results, others), *the_bars(results)]
     plots: dict[str, str] = {}
@@ -290,7 +290,7 @@ def page(results: Results) -> tuple[str, dict[str, str]]:
 
 
 def write(paths: Sequence[Path], docs: Path = ROOT / "docs") -> None:
-    """Write the page and its plots; plots of sections that are no longer there go."""
+    """Write the page and its plots; delete the plots of removed sections."""
     text, plots = page(read(paths))
     folder = docs / "benchmarks"
     folder.mkdir(parents=True, exist_ok=True)

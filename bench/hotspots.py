@@ -6,12 +6,12 @@
     python -m bench.hotspots produce-64kb --with cprofile
     python -m bench.hotspots --floor                      what the kernel takes for the same work
 
-A load is first put on the broker for one round without a profiler: that gives its CPU time for
-each request. Then py-spy looks at the broker from outside, 500 times a second, and the shares of
-its samples divide that CPU time among the functions. py-spy needs ptrace, so usually root, or a
-process that it may look at. Where it is missing or may not look, the broker runs under cProfile,
-which makes every Python call dearer: its call counts are exact, its times lean towards small
-functions.
+A load is first put on the broker for one round without a profiler: that gives its CPU time for each
+request. Then py-spy samples the broker from outside, 500 times a second, and the shares of its
+samples divide that CPU time among the functions. py-spy needs ptrace, so usually root, or
+permission for the process. Where it is missing or has no permission, the broker runs under
+cProfile, which makes every Python call slower: its call counts are exact, but its times overstate
+small functions.
 
 Tables and py-spy's folded stacks, which speedscope.app and flamegraph.pl read, are kept in
 bench/.results.
@@ -83,7 +83,7 @@ STEPS = (
 
 
 class CannotLook(Exception):
-    """py-spy is not installed, or may not look at the broker; the text says which."""
+    """py-spy is not installed, or has no permission for the broker; the text says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ PROFILES = {
 }
 
 
-# ---- looking from outside -----------------------------------------------------------------------
+# ---- py-spy -------------------------------------------------------------------------------------
 
 
 def find_py_spy() -> str:
@@ -163,7 +163,7 @@ def find_py_spy() -> str:
 
 @contextmanager
 def with_topic(lab: Lab, made: Cluster, load: Load) -> Iterator[None]:
-    """The topic of a load. With replicas, one broker leads everything, so that roles are apart."""
+    """Yield the topic of a load. With replicas, one broker leads all, to separate the roles."""
     if load.replicas == 1:
         with ready(lab, made, load):
             yield
@@ -178,7 +178,7 @@ def with_topic(lab: Lab, made: Cluster, load: Load) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One broker under a load: its CPU time for each unit without a profiler, and its stacks."""
+    """Measure a broker under load: its CPU time per unit without a profiler, and its stacks."""
 
     name: str
     profile: Profile
@@ -226,7 +226,7 @@ def _spy(
 
 
 def read_stacks(path: Path) -> list[tuple[list[str], int]]:
-    """Folded stacks: frames from the outermost to the one on top, and how often they were seen."""
+    """Return folded stacks: frames from the outermost to the top, and their number of samples."""
     found = []
     for line in path.read_text().splitlines():
         folded, _, count = line.rpartition(" ")
@@ -258,7 +258,7 @@ def table(look: Look, *, by_line: bool) -> str:
 
 
 def step_of(frames: list[str]) -> str:
-    """The step of a stack. What has no source here, such as C functions, counts as its caller."""
+    """Return the step of a stack. A frame without source, such as C, counts as its caller."""
     for frame in reversed(frames):
         found = re.search(r"\((\S+\.py):(\d+)\)$", frame)
         if found is None:
@@ -270,7 +270,7 @@ def step_of(frames: list[str]) -> str:
 
 @cache
 def _line(path: str, number: int) -> str:
-    """A line of Hightide's source; nothing of anybody else's."""
+    """Return a line of Hightide's source; empty for other files."""
     try:
         return (SOURCE / path).read_text().splitlines()[number - 1].strip()
     except (OSError, IndexError):
@@ -278,7 +278,7 @@ def _line(path: str, number: int) -> str:
 
 
 def steps(look: Look) -> str:
-    """What the time of a unit is spent on."""
+    """Return the table of steps of a unit."""
     own: Counter[str] = Counter()
     for frames, count in look.stacks:
         own[step_of(frames)] += count
@@ -297,12 +297,12 @@ def report(look: Look) -> str:
     return "\n" + "\n".join([head, *tables]) + "\n"
 
 
-# ---- from inside --------------------------------------------------------------------------------
+# ---- cProfile -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class UnderCProfile:
-    """Hightide with its first broker under cProfile, which writes its figures when that stops."""
+    """Hightide with its first broker under cProfile, which writes its figures at the end."""
 
     under: Candidate
     written: Path
@@ -349,7 +349,7 @@ def look_from_inside(lab: Lab, candidate: Candidate, name: str) -> str:
 
 
 def floor() -> str:
-    """What the kernel alone takes for a batch: the best of many, so that others do not count."""
+    """Measure the kernel's cost of a batch: the best of many, to exclude other processes."""
     lines = [f"\n{'µs, the best of many':38}{'161 B':>9}{'64 KB':>9}{'1 MB':>9}"]
     rows: dict[str, list[float]] = {}
     for size in (161, 64 * KB, MB):
@@ -362,7 +362,7 @@ def floor() -> str:
 
 def _floor_of(size: int) -> Iterator[tuple[str, float]]:
     # Whole pages: from one page into another 16 bytes behind its beginning, where malloc puts large
-    # blocks, some processors copy six times slower, and what is sent in earnest seldom lies so.
+    # blocks, some processors copy six times slower, and real data seldom lies so.
     data, into = memoryview(mmap(-1, size)), memoryview(mmap(-1, size))
     with tempfile.TemporaryFile() as file, socket.create_server(("127.0.0.1", 0)) as listener:
         fd = file.fileno()
@@ -402,7 +402,7 @@ def _best(do: Callable[[], object], times: int = 300) -> float:
 
 
 def looks(options: argparse.Namespace, lab: Lab, candidate: Candidate) -> Iterator[str]:
-    """One report after the other. Without py-spy the broker looks at itself from there on."""
+    """Yield one report after the other. Without py-spy, use cProfile from there on."""
     tool = options.tool
     for name in options.load or PROFILES:
         if tool != "cprofile":

@@ -5,8 +5,8 @@
     python -m bench.spark --soak 30                          half an hour of a windowed query
 
 Both sides read the same topic of one broker in the same session, local[2]; only `latency` gives
-each a Spark of its own, ours with our settings and the connector with Spark's. The connector is
-brought by Maven; where that cannot be, Hightide is measured alone.
+each a separate Spark, Hightide's with its settings and the connector's with Spark's defaults. Maven
+downloads the connector; without it, Hightide is measured alone.
 """
 
 import argparse
@@ -96,7 +96,7 @@ def open_source(
         }
 
     for side in sides:
-        measure(side)  # The JVM compiles what it runs often.
+        measure(side)  # The JVM compiles code that runs often.
     yield {side: partial(measure, side) for side in sides}
 
 
@@ -130,7 +130,7 @@ def source_workload(records: int, value_bytes: int, name: str) -> Workload:
 def open_sink(
     records: int, value_bytes: int, lab: Lab, sides: Sequence[str]
 ) -> Iterator[dict[str, Measure]]:
-    """Rows come from Parquet, which costs little and is the same for all."""
+    """Write rows from Parquet, which costs little and the same for all sides."""
     stand, count = lab.stand, lab.records(records)
     folder = stand.folder / f"rows-{value_bytes}"
     letters = value_bytes // 32 + 1
@@ -142,7 +142,7 @@ def open_sink(
     topic = f"sink-{value_bytes}"
 
     def measure(side: str) -> Sample:
-        # A topic of its own, so that no side finds a longer log than the other.
+        # A new topic, so that no side has a longer log than the other.
         name = f"{topic}-{stand.new_name()}"
         shared_client({"bootstrap.servers": stand.bootstrap}).create_topic(name, PARTITIONS)
         rows = stand.spark.readStream.schema("key string, value string").parquet(str(folder))
@@ -263,7 +263,7 @@ WORKLOADS = (
 
 
 def measured(lab: Lab, workload: Workload, rounds: int, quiet_s: float) -> Outcome:
-    """All rounds; the order of the sides turns round every time, so that no one is first."""
+    """Run all rounds; the order of the sides alternates, so that no side is always first."""
     sides = [side for side in workload.sides if lab.jars or side != CONNECTOR]
     outcome = Outcome(workload, {side: [] for side in sides})  # type: ignore[arg-type]
     with ExitStack() as stack:
@@ -279,7 +279,7 @@ def measured(lab: Lab, workload: Workload, rounds: int, quiet_s: float) -> Outco
 
 
 def with_others(measure: Measure) -> Sample:
-    """A round, and how many cores went to what is neither Spark nor the broker nor this."""
+    """Run a round; also measure the cores of processes other than Spark, broker and this one."""
     mine, busy, began = cpu_s(with_descendants(os.getpid())), machine_busy_s(), time.monotonic()
     sample = measure()
     used = cpu_s(with_descendants(os.getpid())) - mine

@@ -1,10 +1,10 @@
-"""Measure how fast record batches become Arrow batches for Spark, and Arrow batches record batches.
+"""Measure the conversion of record batches to Arrow batches for Spark, and back.
 
-    python bench/spark_decode.py                            every codec
-    python bench/spark_decode.py --only none --rounds 10 --json result.json
+    python -m bench.spark_decode                            every codec
+    python -m bench.spark_decode --only none --rounds 10 --json result.json
 
-Everything happens in this process and in memory; a figure is records by CPU second, checksums
-included. Batches have 16 KB, the default of Java's producer, and 1 MB, that of librdkafka. `plain`
+Everything happens in this process and in memory; figures are records per CPU second, with
+checksums. Batches have 16 KB, the default of Java's producer, and 1 MB, that of librdkafka. `plain`
 is the decoder that stands in where numba is not installed.
 """
 
@@ -32,7 +32,7 @@ GOAL = 5.0
 
 
 def rows_of(value_bytes: int) -> pa.RecordBatch:
-    """Rows whose values compress to about half, as text does."""
+    """Return rows whose values compress to about half, as text does."""
     chance = random.Random(7)
     words = [chance.randbytes(4).hex().encode() for _ in range(500)]
     count = ANSWER_BYTES // (value_bytes + 30)
@@ -45,7 +45,7 @@ def rows_of(value_bytes: int) -> pa.RecordBatch:
 
 
 def answer_of(rows: pa.RecordBatch, codec: str, max_bytes: int) -> tuple[memoryview, int]:
-    """A Fetch response and its number of records; offsets restart at 0 in each batch."""
+    """Return a Fetch response and its number of records; offsets restart at 0 in each batch."""
     batches = list(encode(rows, codec=codec, now_ms=NOW_MS, max_bytes=max_bytes))
     return memoryview(b"".join(batch for batch, _ in batches)), sum(count for _, count in batches)
 
@@ -64,7 +64,7 @@ def encoded(rows: pa.RecordBatch, codec: str) -> None:
 
 
 def rate(work: Callable[[], None], records: int, seconds: float) -> float:
-    """Millions of records by CPU second."""
+    """Return millions of records per CPU second."""
     began = time.process_time()
     times = 0
     while (taken := time.process_time() - began) < seconds or not times:

@@ -1,4 +1,4 @@
-"""A broker under measurement: a process that is started, asked, stopped and killed."""
+"""A broker under measurement: a process to start, query, stop and kill."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ class NotSupported(Exception):
 
 
 class BrokerFailure(Exception):
-    """The broker did not do what a broker must do."""
+    """The broker failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,13 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a broker of a cluster is: its number, its data and its ports."""
+    """The place of a broker in a cluster: its number, its data and its ports."""
 
     broker_id: int
     data: Path
     port: int
     inner_port: int
-    """For what brokers say among themselves, where that has a port of its own."""
+    """The port between brokers, where they use a separate one."""
 
 
 class Candidate(Protocol):
@@ -61,7 +61,7 @@ class Candidate(Protocol):
 
     @property
     def about(self) -> str:
-        """What it is, for the head of a report."""
+        """A description for the head of a report."""
 
     def alone(self, place: Place, settings: Settings) -> Launch:
         """One broker that is a whole cluster."""
@@ -98,7 +98,7 @@ class Broker:
         return self._process is not None
 
     def prepare(self) -> None:
-        """What has to be done before the first start, and is not part of it."""
+        """Prepare the first start; the time does not count."""
         self.data.mkdir(parents=True, exist_ok=True)
         if self.launch.before is not None and not any(self.data.iterdir()):
             self.launch.before()
@@ -125,7 +125,7 @@ class Broker:
         self.start_s = time.perf_counter() - self.began_at
 
     def wait_until(self, is_true: Question, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Ask the broker until it says yes. It may not be listening yet."""
+        """Query the broker until the result is true. It may not be listening yet."""
         assert self._process is not None
         give_up_at = time.monotonic() + timeout_s
         while True:
@@ -142,16 +142,16 @@ class Broker:
             time.sleep(0.002)
 
     def stop(self) -> None:
-        """SIGTERM and patience. One that has to be killed would begin with a recovery."""
+        """Send SIGTERM and wait. A killed broker would start with a recovery."""
         if not self._end(signal.SIGTERM):
             raise BrokerFailure(f"did not stop within {STOP_TIMEOUT_S:.0f} s{self.said()}")
 
     def kill(self) -> None:
-        """kill -9: no goodbye, what is not written is lost."""
+        """Send SIGKILL: unwritten data is lost."""
         self._end(signal.SIGKILL)
 
     def _end(self, how: signal.Signals) -> bool:
-        """Whether the process heeded the signal."""
+        """Return whether the process ended after the signal."""
         process = self._process
         if process is None:
             return True
@@ -177,7 +177,7 @@ def _environment() -> dict[str, str]:
     """The environment of every broker: byte code is cached, as in an installed package.
 
     A setting against it, usual in containers, would have Python brokers compile their source in
-    every start. The cache has a place of its own, since a source tree may not be writable.
+    every start. The cache has a separate directory, since a source tree may not be writable.
     """
     environment = dict(os.environ)
     environment.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -17,7 +17,7 @@ from bench.harness.maven import APACHE_KAFKA, APACHE_KAFKA_TOOLS, NoMaven, jars_
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 
-# What Kafka's own start script gives a broker, word for word of its meaning.
+# The options of Kafka's start script.
 KAFKA_HEAP = ("-Xmx1G", "-Xms1G")
 KAFKA_JVM = (
     "-server",
@@ -78,7 +78,7 @@ class ApacheKafka:
 
     @staticmethod
     def from_maven() -> "ApacheKafka":
-        """Raises NoMaven, in words, where it cannot be had."""
+        """Find Kafka; raise NoMaven with the reason if that is impossible."""
         if shutil.which("java") is None:
             raise NoMaven("Java is not installed, so Apache Kafka cannot be run here.")
         return ApacheKafka(tuple({*jars_of(APACHE_KAFKA), *jars_of(APACHE_KAFKA_TOOLS)}))
@@ -90,7 +90,7 @@ class ApacheKafka:
 
     @property
     def class_path(self) -> str:
-        """Each library once: the tools bring the same ones as the broker."""
+        """Return each library once: the tools have the same ones as the broker."""
         by_name = {path.name: path for path in self.jars}
         return os.pathsep.join(map(str, by_name.values()))
 
@@ -108,7 +108,7 @@ class ApacheKafka:
         return [self._launch(place, settings, places) for place in places]
 
     def tool(self, main_class: str, *arguments: str) -> list[str]:
-        """The command line of one of Kafka's own tools."""
+        """Return the command line of one of Kafka's tools."""
         return ["java", "-Xmx512M", *KAFKA_JVM, "-cp", self.class_path, main_class, *arguments]
 
     def _launch(self, place: Place, settings: Settings, quorum: list[Place]) -> Launch:
@@ -146,7 +146,7 @@ class ApacheKafka:
 
 
 def _voter(place: Place) -> str:
-    """A controller with its directory's id, which is 16 bytes in base64 without padding."""
+    """Return a controller with its directory id: 16 bytes in base64 without padding."""
     raw = b"hightide-bench-" + bytes([64 + place.broker_id])
     directory_id = base64.urlsafe_b64encode(raw).decode()[:22]
     return f"{place.broker_id}@127.0.0.1:{place.inner_port}:{directory_id}"

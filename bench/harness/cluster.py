@@ -1,4 +1,4 @@
-"""Brokers of one kind that are one cluster: one of them, or several with what they need beside."""
+"""A cluster of one kind of broker: one broker, or several with ZooKeeper beside them."""
 
 import shutil
 import time
@@ -22,7 +22,7 @@ PATIENCE_S = 60.0
 
 
 class Cluster:
-    """What generators and questions see of a cluster: `port` is that of the first broker."""
+    """A cluster as generators see it: `port` is that of the first broker."""
 
     def __init__(self, name: str, brokers: dict[int, Broker], beside: list[Broker]) -> None:
         self.name = name
@@ -60,19 +60,19 @@ class Cluster:
         self.brokers[broker_id].kill()
 
     def restart(self, broker_id: int) -> None:
-        """Start it again; until all brokers know that it is back."""
+        """Start it again, and wait until all brokers know that it is back."""
         self.brokers[broker_id].start()
         for broker in self.brokers.values():
             broker.wait_until(lambda ask: len(ask.brokers()) == len(self.brokers))
 
     def controller(self) -> int:
-        """The node that decides who leads what."""
+        """Return the controller node."""
         with Connection(self.port) as ask:
             has_quorum = DESCRIBE_QUORUM in ask.api_versions()
             return ask.quorum_leader() if has_quorum else ask.controller()
 
     def end(self) -> None:
-        """Killed, because an orderly stop would write what is about to be removed."""
+        """Kill the brokers: a clean stop would write data that is removed anyway."""
         for process in (*self.brokers.values(), *self._beside):
             process.kill()
 
@@ -106,7 +106,7 @@ class Cluster:
         settings: Settings | None = None,
         assignment: Sequence[Sequence[int]] = (),
     ) -> Iterator[str]:
-        """A topic that is there as long as the block runs."""
+        """A topic that exists while the block runs."""
         self.create_topic(topic, partitions, replicas, settings=settings, assignment=assignment)
         try:
             yield topic
@@ -114,7 +114,7 @@ class Cluster:
             self.delete_topic(topic)
 
     def wait_until_led(self, topic: str, partitions: int) -> None:
-        """Until all brokers know a leader of each partition, and these leaders serve."""
+        """Wait until all brokers know a leader of each partition, and these leaders serve."""
         for broker in self.brokers.values():
             if broker.is_running:
                 broker.wait_until(lambda ask: ask.led_partitions(topic) >= partitions, PATIENCE_S)
@@ -131,7 +131,7 @@ class Cluster:
                     time.sleep(0.005)
 
     def end_offsets(self, topic: str) -> dict[int, int]:
-        """The log end offset of each partition, from its leader."""
+        """Return the log end offset of each partition, from its leader."""
         found: dict[int, int] = {}
         for broker_id, led in self._led_by(topic).items():
             with Connection(self.brokers[broker_id].port) as ask:
@@ -170,7 +170,7 @@ def prepared(
     settings: Settings | None = None,
     label: str = "cluster",
 ) -> Iterator[Cluster]:
-    """A cluster on empty directories, not started; killed and removed afterwards."""
+    """Yield a cluster on empty directories, not started; kill and remove it afterwards."""
     folder = under / f"{candidate.name}-{label}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -205,7 +205,7 @@ def cluster(
     settings: Settings | None = None,
     label: str = "cluster",
 ) -> Iterator[Cluster]:
-    """The same, started."""
+    """Yield a started cluster on empty directories."""
     with prepared(candidate, under, count, settings, label) as made:
         made.start()
         yield made

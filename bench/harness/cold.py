@@ -45,7 +45,7 @@ def read_rate_mb_per_s(path: Path) -> float:
 
 
 def segments(cluster: Cluster, topic: str) -> list[Path]:
-    """The files with the records of a topic, on all brokers."""
+    """Return the files with the records of a topic, on all brokers."""
     folders = [broker.data for broker in cluster.brokers.values()]
     found = [path for data in folders for path in sorted(data.glob(f"{topic}-[0-9]*/*.log"))]
     if not found:

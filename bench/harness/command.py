@@ -57,7 +57,7 @@ def _parse_arguments(about: str, seconds: float) -> argparse.Namespace:
 
 
 def run(workloads: Sequence[Workload], about: str | None, seconds: float) -> None:
-    """Measure what is asked for; `seconds` is the length of a turn unless that is said."""
+    """Measure the requested workloads; `seconds` is the default length of a turn."""
     options = _parse_arguments((about or "").partition("\n")[0], seconds)
     environment = facts(options.data)
     print(environment_text(environment, []), flush=True)

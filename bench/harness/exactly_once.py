@@ -46,7 +46,7 @@ def idempotent(batch: str, replicas: int = 1, *, is_extra: bool = False) -> Work
         cluster, rounds = lab.standing.cluster(candidate, replicas), count()
 
         def measure() -> Sample:
-            """Both kinds; who is first changes from round to round."""
+            """Measure both kinds; the first one changes from round to round."""
             order = sorted(loads, reverse=next(rounds) % 2 == 1)
             samples = {}
             for index in order:
@@ -68,7 +68,7 @@ def idempotent(batch: str, replicas: int = 1, *, is_extra: bool = False) -> Work
 
 
 def beside(plain: Sample, numbered: Sample) -> Sample:
-    """The sample of the idempotent producer, with what the other one did."""
+    """Return the sample of the idempotent producer, with the figures of the other."""
     wanted = ("mb_per_s", "client_cpu_s_per_gb", "broker_cpu_s_per_gb")
     others = {f"plain_{key}": plain[key] for key in wanted}
     ratio = numbered["mb_per_s"] / plain["mb_per_s"]
@@ -99,7 +99,7 @@ def transactions(
     def open_(lab: Lab, candidate: Candidate) -> Iterator[Measure]:
         cluster = lab.standing.cluster(candidate, replicas)
         with ready(lab, cluster, load):
-            # So that the topic where brokers keep transactions is there.
+            # Creates the topic of the transaction state.
             lab.generators.run(cluster, [*FIRST_OF_A_CLUSTER, "--topic", TOPIC])
 
         def measure() -> Sample:
@@ -134,7 +134,7 @@ def per_transaction(sample: Sample) -> Sample:
 
 
 def at_once(lab: Lab, cluster: Cluster, load: Load, producers: int) -> Sample:
-    """Several producers, each a process of its own, over nearly the same time."""
+    """Run several producers, each in a process, over nearly the same time."""
     words = [*load.words, "--seconds", str(lab.seconds), "--warm-up-seconds", str(lab.warm_up_s)]
     command = lab.generators.command(words, cluster)
     busy_s, used_s, began = machine_busy_s(), cpu_s(cluster.pids), time.perf_counter()
@@ -149,7 +149,7 @@ def at_once(lab: Lab, cluster: Cluster, load: Load, producers: int) -> Sample:
         if process.returncode != 0:
             raise BrokerFailure(f"transactions: {' / '.join(why.strip().splitlines()[-3:])}")
     sample = added_up([json.loads(out.splitlines()[-1]) for out, _ in said])
-    # What the clients did before and after their windows is taken to be as much by the second.
+    # Outside their windows, the clients are assumed to have the same rate.
     others_s -= sample["client_cpu_s"] * elapsed / sample["seconds"]
     return sample | {"other_cores": max(0.0, others_s / elapsed)}
 
@@ -157,7 +157,7 @@ def at_once(lab: Lab, cluster: Cluster, load: Load, producers: int) -> Sample:
 def added_up(samples: Sequence[Sample]) -> Sample:
     """One sample of producers whose windows nearly coincide.
 
-    Each has seen the same brokers at work, so of their CPU it is the mean; percentiles are those of
+    All have measured the same brokers, so the CPU of brokers is the mean; percentiles are those of
     the slowest producer.
     """
 

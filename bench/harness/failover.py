@@ -1,16 +1,16 @@
-"""Workloads about a leader that is killed: how soon others lead, and a client can go on.
+"""Workloads about a killed leader: how soon others lead, and a client can continue.
 
 A cluster of three, on which a client writes records one by one with acks=all to a partition of the
-victim. After the kill it asks the brokers that are left who leads, a hundred times a second: no
-back-off of a client library is in the figures. Every round has a topic of its own, led by its
-victim, and ends when the victim is back.
+victim. After the kill it asks the remaining brokers for the leader, a hundred times a second: no
+back-off of a client library is in the figures. Every round has a new topic, led by its victim, and
+ends when the victim is back.
 
-Most of a failover is waiting: a broker is taken for dead when it has been silent for so long. That
-time is a setting with different defaults, 18 s for a Hightide that coordinates as with ZooKeeper
-and 9 s for Kafka in KRaft mode. So there is a workload with the defaults, and the others have the
-same time on both sides. It is 6 s, as the embedded ZooKeeper accepts no less than 4 s by default;
-then both sides send a heartbeat every 2 s. The kill falls anywhere between two heartbeats, and the
-embedded ZooKeeper expires sessions every 2 s, as ZooKeeper does: rounds may differ by 2 s.
+Most of a failover is the session timeout of the dead broker. That is a setting with different
+defaults, 18 s for a Hightide that coordinates as with ZooKeeper and 9 s for Kafka in KRaft mode. So
+there is a workload with the defaults, and the others have the same time on both sides. It is 6 s,
+as the embedded ZooKeeper accepts no less than 4 s by default; then both sides send a heartbeat
+every 2 s. The kill falls anywhere between two heartbeats, and the embedded ZooKeeper expires
+sessions every 2 s, as ZooKeeper does: rounds may differ by 2 s.
 """
 
 import threading
@@ -37,9 +37,9 @@ DEFAULTS: dict[str, Settings] = {}
 ASK_EVERY_S = 0.01
 WRITE_EVERY_S = 0.005
 WRITTEN_BEFORE = 200
-# A quorum on a busy machine may choose another leader at any time; then the round starts again.
+# A quorum on a busy machine may elect another leader at any time; then the round starts again.
 TRIES = 3
-# After the creation of many partitions, so long until their followers fetch in peace.
+# The time after the creation of many partitions until their followers fetch steadily.
 CALM_S = 3.0
 IDLE_S = 3.0
 
@@ -49,7 +49,7 @@ IDLE_S = 3.0
 
 @dataclass(slots=True)
 class Writer:
-    """Writes to partition 0, record after record, and looks for its leader when that is lost."""
+    """Writes to partition 0, record after record, and looks for a new leader after a failure."""
 
     ports: dict[int, int]
     topic: str
@@ -62,7 +62,7 @@ class Writer:
     def run(self) -> None:
         asked = 0
         while not self._is_over.is_set():
-            # Another broker every time: the one that answers may be the last to know.
+            # Another broker every time: one may learn of the leader late.
             port = list(self.ports.values())[asked % len(self.ports)]
             asked += 1
             try:
@@ -118,7 +118,7 @@ class ControllerMoved(Exception):
 
 
 def _replaced(made: Cluster, topic: str, victim: int) -> tuple[float, float]:
-    """When the first and when all partitions had another leader, in the eyes of all others."""
+    """Return when the first and when all partitions had a new leader, on all other brokers."""
     give_up_at = time.monotonic() + PATIENCE_S
     first_at = None
     for broker in made.brokers.values():
@@ -139,7 +139,7 @@ def _replaced(made: Cluster, topic: str, victim: int) -> tuple[float, float]:
 
 
 def _kill_leader(made: Cluster, topic: str, victim: int, *, is_controller: bool) -> Sample:
-    """Kill it while a client writes; seconds from then on."""
+    """Kill the victim while a client writes; return the times since then in seconds."""
     broker = made.brokers[victim]
     with writing(made, topic) as writer:
         writer.wait_until(lambda it: it.acknowledged >= WRITTEN_BEFORE)
@@ -164,7 +164,7 @@ def _kill_leader(made: Cluster, topic: str, victim: int, *, is_controller: bool)
 
 
 def _led_by(victim: int, partitions: int) -> list[tuple[int, ...]]:
-    """All led by the victim; the two others take turns in being next."""
+    """Assign all partitions to the victim as leader; the two others follow in turns."""
     one, other = (broker_id for broker_id in BROKERS if broker_id != victim)
     orders = ((victim, one, other), (victim, other, one))
     return [orders[at % 2] for at in range(partitions)]
@@ -184,7 +184,7 @@ def _round(made: Cluster, topic: str, partitions: int, *, kills_controller: bool
 
 
 def _at_rest(made: Cluster, empty_mb: float) -> Sample:
-    """What the partitions cost while nothing is written to them."""
+    """Measure the cost of idle partitions."""
     time.sleep(CALM_S)
     pids = made.broker_pids
     used_s, began = cpu_s(pids), time.perf_counter()

@@ -1,4 +1,4 @@
-"""Which workloads are told of together, in which words, and how they are drawn."""
+"""The sections of the page: their workloads, texts and plots."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -9,7 +9,7 @@ from bench.harness.plots import Names, Panel, bars, curves, plain
 from bench.harness.results import SPARK, Figure, Measured
 
 Plot = Callable[[Sequence[Measured], Names], str | None]
-"""Makes the picture of workloads, with those who may be in it; nothing if it would be empty."""
+"""Draws a plot of workloads, with the brokers that may be in it; empty if there is nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +20,11 @@ class Family:
     words: str
     patterns: tuple[str, ...]
     plots: tuple[tuple[str, Plot], ...] = ()
-    """The names of the files, with what draws them."""
+    """The plots by file name."""
     openings: tuple[str, ...] = ()
-    """How titles begin that need not be repeated in each row."""
+    """A prefix of titles that rows need not repeat."""
     leaves_out: tuple[str, ...] = ()
-    """Metrics, by their keys, that are not worth a line here."""
+    """The keys of metrics that are left out here."""
 
     def takes(self, name: str) -> bool:
         return any(fnmatch(name, pattern) for pattern in self.patterns)
@@ -57,7 +57,7 @@ def compared(
 
 
 def listed(title: str, unit: str, wanted: Sequence[tuple[str, str, str]]) -> Plot:
-    """Several figures of one unit, each from a workload of its own, as bars: name, key, label."""
+    """Figures of one unit from several workloads, as bars: name, key, label."""
 
     def plot(workloads: Sequence[Measured], names: Names) -> str | None:
         groups = {
@@ -92,7 +92,7 @@ def distributed(title: str, unit: str, points: Sequence[tuple[str, str]], per_un
 
 
 def _short(workload: Measured) -> str:
-    """What a panel has room for: the rate, and what is unusual."""
+    """Return a short title of a panel: the rate, and what is unusual."""
     rate, *more = workload.name.split("-")[1:]
     return ", ".join([f"{int(rate):,} messages/s", *map(_spelled, more)])
 
@@ -404,4 +404,4 @@ FAMILIES = (
     PIPELINE,
     OTHER,
 )
-"""In the order of the page, the last one for whatever is left."""
+"""In the order of the page; the last one takes all other workloads."""

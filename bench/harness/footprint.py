@@ -1,7 +1,7 @@
-"""Workloads about being there: start, memory, many partitions, recovery after kill -9.
+"""Workloads about the footprint: start, memory, many partitions, recovery after kill -9.
 
-Every round has a broker of its own, alone on the machine: what stands for other workloads is
-ended first.
+Every round has a new broker, alone on the machine: standing clusters of other workloads are stopped
+first.
 """
 
 import subprocess
@@ -26,7 +26,7 @@ MANY = "many"
 MANY_PARTITIONS = 1000
 RECOVERY_TIMEOUT_S = 600.0
 GB = 1_000_000_000
-# Once the connections are there, so long until their first polls are over.
+# The time after the connections are open until their first polls are over.
 CALM_S = 1.0
 
 
@@ -34,7 +34,7 @@ CALM_S = 1.0
 
 
 def _start(lab: Lab, candidate: Candidate) -> Sample:
-    """Ask as a client would that finds the broker away: again, a moment later."""
+    """Query as a client does whose broker is down: again, a moment later."""
     batch = one_record()
 
     def is_created(ask: Connection) -> bool:
@@ -62,7 +62,7 @@ def _start(lab: Lab, candidate: Candidate) -> Sample:
 
 @contextmanager
 def _idle_connections(lab: Lab, made: Cluster, max_wait_ms: int) -> Iterator[None]:
-    """A thousand consumers that wait for data that does not come, while the block runs."""
+    """A thousand consumers that wait for data, while the block runs."""
     how = ["raw", "idle", "--topic", TOPIC, "--partitions", str(PARTITIONS), "--seconds", "60"]
     how += ["--connections", str(CONNECTIONS), "--max-wait-ms", str(max_wait_ms)]
     command = lab.generators.command(how, made)
@@ -80,7 +80,7 @@ def _idle_connections(lab: Lab, made: Cluster, max_wait_ms: int) -> Iterator[Non
 
 
 def _poll_percent(lab: Lab, made: Cluster) -> float:
-    """What it costs that the idle connections ask twice a second, in percent of a core."""
+    """Return the cost of idle connections that poll twice a second, in percent of a core."""
     pids = made.pids
     with _idle_connections(lab, made, max_wait_ms=500):
         time.sleep(CALM_S)
@@ -90,7 +90,7 @@ def _poll_percent(lab: Lab, made: Cluster) -> float:
 
 
 def _loaded_mb(lab: Lab, made: Cluster) -> float:
-    """The peak while one client produces as fast as it can and another one consumes."""
+    """Return the peak while one client produces as fast as it can and another consumes."""
     words = ["--topic", TOPIC, "--partitions", str(PARTITIONS), "--seconds", str(LOAD_S)]
     forget_peak_rss(made.pids)
     with ThreadPoolExecutor(2) as pool:
@@ -113,7 +113,7 @@ def _memory(lab: Lab, candidate: Candidate) -> Sample:
             "idle_mb": idle_mb,
             "connections_mb": held_mb - idle_mb,
             "poll_percent": _poll_percent(lab, made),
-            # The last: a heap that has grown hides what connections cost.
+            # Measured last: a heap that has grown hides the cost of connections.
             "loaded_mb": _loaded_mb(lab, made),
         }
 
@@ -122,7 +122,7 @@ def _memory(lab: Lab, candidate: Candidate) -> Sample:
 
 
 def _restart(broker: Broker, topic: str, partitions: int, records: int) -> float:
-    """Start on the data that is there; seconds until all of it is served again."""
+    """Start on existing data; return the seconds until all of it is served."""
 
     def is_served(ask: Connection) -> bool:
         if ask.led_partitions(topic) < partitions:
@@ -138,7 +138,7 @@ def _restart(broker: Broker, topic: str, partitions: int, records: int) -> float
 
 
 def _write_to_all(lab: Lab, made: Cluster) -> None:
-    """A record to each of many partitions."""
+    """Write a record to each of many partitions."""
     how = ["raw", "produce", "--topic", MANY, "--partitions", str(MANY_PARTITIONS)]
     how += ["--in-flight", "16", "--requests", str(MANY_PARTITIONS)]
     lab.generators.run(made, how)
@@ -200,7 +200,7 @@ def _recovery(lab: Lab, candidate: Candidate) -> Sample:
 
 
 def _alone(measure: Callable[[Lab, Candidate], Sample], *, is_rehearsed: bool = False) -> Opener:
-    """The opener of a workload whose brokers are alone on the machine.
+    """Return the opener of a workload whose brokers are alone on the machine.
 
     A rehearsal is a round that does not count: it reads files from disk and fills Python's cache
     of byte code.

@@ -29,7 +29,7 @@ Sample = dict[str, float]
 
 
 class Loaded(Protocol):
-    """What is put under load: a broker or a cluster of them."""
+    """A target of load: a broker or a cluster."""
 
     @property
     def port(self) -> int: ...
@@ -40,7 +40,7 @@ class Loaded(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Generators:
-    """What can generate load here; each is the beginning of a command line."""
+    """The available load generators; each is the beginning of a command line."""
 
     raw: tuple[str, ...]
     rdkafka: tuple[str, ...]
@@ -72,10 +72,10 @@ class Generators:
 def run_and_account(
     command: Sequence[str], pids: Sequence[int], timeout_s: float | None = None
 ) -> tuple[subprocess.CompletedProcess[str], Sample]:
-    """Run a client, and tell the CPU that it, these processes and all others used meanwhile."""
+    """Run a client; return the CPU that it, these processes and all others used meanwhile."""
     busy, used, began = machine_busy_s(), cpu_s(pids), time.perf_counter()
     children = os.times()
-    # Figures are read from what it prints, so they must not follow the user's locale.
+    # Its output is parsed, so it must not depend on the user's locale.
     environment = os.environ | {"LC_ALL": "C"}
     try:
         done = subprocess.run(
@@ -104,7 +104,7 @@ class _Build:
     notes: list[str] = field(default_factory=list)
 
     def compile(self, source: str, *more: str) -> Path | None:
-        """The program for load/`source`, built again when a source or an option has changed."""
+        """Return the program of load/`source`, built again after a change."""
         if self.compiler is None:
             return None
         key = hashlib.sha256("\0".join(more).encode())
@@ -122,7 +122,7 @@ class _Build:
         return program
 
     def compile_on_librdkafka(self, source: str) -> Path | None:
-        """The same, linked to the wheel's librdkafka or else to the system's."""
+        """Compile with the librdkafka of the wheel, or else of the system."""
         wheel, program = _wheel_library(), None
         if wheel is not None:
             program = self.compile(source, str(wheel), f"-Wl,-rpath,{wheel.parent}", "-pthread")
@@ -130,7 +130,7 @@ class _Build:
 
 
 def _wheel_library() -> Path | None:
-    """librdkafka as it ships inside the confluent-kafka wheel."""
+    """Return the librdkafka inside the confluent-kafka wheel."""
     spec = find_spec("confluent_kafka")
     if spec is None or spec.origin is None:
         return None

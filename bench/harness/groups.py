@@ -1,10 +1,10 @@
-"""Groups: how soon members share partitions out, and how many commits a broker takes.
+"""Groups: how soon partitions are assigned, and how many commits a broker takes.
 
-Both brokers wait three seconds for more members before they share out for the first time
-(`group.initial.rebalance.delay.ms`), which would hide all else: here they wait none, in clusters
-of their own. A member learns from a heartbeat that it has to join again, and real clients send one
-every three seconds; here it is one every 50 ms, so that the figures show the broker more than
-that wait, which is half of 50 ms for one member on average and nearly all of it for fifty.
+Both brokers wait three seconds for more members before the first assignment
+(`group.initial.rebalance.delay.ms`), which would hide all else: here, separate clusters do not
+wait. A member learns from a heartbeat that it has to join again, and real clients send one every
+three seconds; here it is one every 50 ms, so that the figures show the broker more than that wait,
+which is half of 50 ms for one member on average and nearly all of it for fifty.
 """
 
 import select
@@ -71,7 +71,7 @@ def rebalance(members: int, *, is_extra: bool = False) -> Workload:
 
 @contextmanager
 def sharing_at_once(lab: Lab, candidate: Candidate) -> Iterator[Cluster]:
-    """A cluster of its own, whose groups do not wait for more members, with a topic to share."""
+    """A separate cluster whose groups do not wait for more members, with a topic."""
     with cluster(candidate, lab.directory, 1, AT_ONCE, "groups") as made:
         made.create_topic(TOPIC, PARTITIONS)
         wait_for_coordinator(made, GROUP)
@@ -79,7 +79,7 @@ def sharing_at_once(lab: Lab, candidate: Candidate) -> Iterator[Cluster]:
 
 
 def wait_for_coordinator(made: Cluster, group: str) -> None:
-    """Until the broker keeps this group; the first that is asked for has its topic created."""
+    """Wait for the group's coordinator; the first request creates the topic of offsets."""
     stranger = text(group) + struct.pack(">i", 0) + text("stranger") + struct.pack(">h", -1)
 
     def is_kept(ask: Connection) -> bool:
@@ -93,7 +93,7 @@ def wait_for_coordinator(made: Cluster, group: str) -> None:
 
 
 def typical(made: Cluster, members: int) -> Sample:
-    """The median of several turns, since one alone depends on where the heartbeats stood."""
+    """Return the median of several turns, since one depends on the phase of the heartbeats."""
     busy_s, own_s, used_s = machine_busy_s(), time.process_time(), cpu_s(made.pids)
     began = time.perf_counter()
     turns = [one_turn(made, members) for _ in range(TURNS)]
@@ -151,7 +151,7 @@ def committing(number: int) -> str:
 
 
 class Committer:
-    """A connection with many commits in flight, all of them the same."""
+    """A connection with many equal commits in flight."""
 
     def __init__(self, port: int, group: str, partitions: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
@@ -160,13 +160,13 @@ class Committer:
         self._unread = b""
 
     def begin(self) -> None:
-        """Equal requests have equal answers, so only the first one has to be understood."""
+        """Equal requests have equal responses, so only the first one is parsed."""
         self.socket.sendall(self._request)
         self._answer = self._first_answer()
         self.socket.sendall(self._request * IN_FLIGHT)
 
     def go_on(self) -> int:
-        """Take what has come, ask as much again, and return how many answers there were."""
+        """Read the responses, send as many requests again, and return their number."""
         data = self._unread + self.socket.recv(1 << 20)
         whole = len(data) // len(self._answer)
         end = whole * len(self._answer)
@@ -244,7 +244,7 @@ CLASSIC, NEWER = "classic", "consumer"
 
 @contextmanager
 def open_real(lab: Lab, candidate: Candidate) -> Iterator[Measure]:
-    """librdkafka's members in this process: what an application waits, client and all."""
+    """librdkafka's members in this process: the waiting time of an application."""
     if find_spec("confluent_kafka") is None:
         raise NotSupported("needs confluent-kafka")
     with sharing_at_once(lab, candidate) as made:
@@ -277,16 +277,16 @@ class RealMember(threading.Thread):
         self.is_over = threading.Event()
         self._is_incremental = settings["group.protocol"] == NEWER
         self._consumer = Consumer(settings)
-        # The former is raised although it is no exception.
+        # The former is raised although it is not an exception.
         self._complaints: tuple[Any, ...] = (KafkaError, KafkaException)
-        # Connected, as in a process that runs.
+        # Connected first, as in a running process.
         self._consumer.list_topics(TOPIC, timeout=PATIENCE_S)
 
     def run(self) -> None:
         self._consumer.subscribe([TOPIC], on_assign=self._assigned, on_revoke=self._revoked)
         while not self.is_over.is_set():
             self._consumer.poll(0.01)
-        # A client that is in the middle of a rebalance complains of its own end.
+        # A client that is closed in the middle of a rebalance raises an error.
         with suppress(*self._complaints):
             self._consumer.close()
 
@@ -306,7 +306,7 @@ class RealMember(threading.Thread):
 
 
 def formed_by_librdkafka(made: Cluster, group: str, members: int, protocol: str) -> float:
-    """Seconds from the first subscription until every partition has its one member."""
+    """Return the seconds from the first subscription until every partition has one member."""
     settings = {
         "bootstrap.servers": made.bootstrap,
         "group.id": group,

@@ -1,7 +1,7 @@
-"""Curves: what becomes of throughput when partitions, connections or the log grow.
+"""Curves: throughput as partitions, connections or the log grow.
 
-One round measures all points of a curve, one after the other. `flatness` is the last point in
-shares of the first: a broker whose cost depends on how much it has falls below the other's.
+One round measures all points of a curve, one after the other. `flatness` is the last point divided
+by the first: it is lower for a broker whose cost grows with its data.
 """
 
 import shutil
@@ -30,7 +30,7 @@ MEASURED = ("--message-bytes", str(KB), "--batch-bytes", str(64 * KB), "--acks",
 
 
 def _key(what: str, at: float) -> str:
-    """`mb_at_10`, `mb_at_0_1gb`: what a document looks for to draw a curve."""
+    """Return the key of a point, such as `mb_at_10` or `mb_at_0_1gb`, for a curve."""
     return f"{what}_at_{at:g}".replace(".", "_")
 
 
@@ -64,7 +64,7 @@ def _run(lab: Lab, cluster: Cluster, topic: str, partitions: int, *words: str) -
 
 
 def _write_first(lab: Lab, cluster: Cluster, topic: str, partitions: int) -> float:
-    """A record to each partition, one after the other; the seconds that it took.
+    """Write a record to each partition, one after the other; return the seconds.
 
     The first record of a partition may cost more than those that follow: Kafka notes the leader's
     epoch in a file and syncs it. On a busy disk that is tens of milliseconds for each partition.
@@ -117,7 +117,7 @@ def _fetches_by_connections(lab: Lab, cluster: Cluster) -> Sample:
 
 
 def _by_log_size(lab: Lab, cluster: Cluster) -> Sample:
-    """One topic that grows: at each size it is written to, and its end is read."""
+    """Measure one growing topic: at each size, write to it and read its end."""
     free_gb = shutil.disk_usage(lab.directory).free / GB
     if free_gb < 1.5 * LOG_SIZES_GB[-1]:
         raise NotSupported(f"needs {1.5 * LOG_SIZES_GB[-1]:.0f} GB on the disk")
@@ -135,7 +135,7 @@ def _by_log_size(lab: Lab, cluster: Cluster) -> Sample:
 
 
 def _read_tail(lab: Lab, cluster: Cluster) -> float:
-    """MB/s of a consumer that begins near the end. It is over in a moment, so it is done again."""
+    """Return MB/s of a consumer that begins near the end; a run is short, so repeat it."""
     how = ["rdkafka", "consume", "--tail", str(TAIL_MESSAGES)]
     how += ["--messages", str(TAIL_MESSAGES * PARTITIONS)]
     reads = [_run(lab, cluster, TOPIC, PARTITIONS, *how) for _ in range(TAIL_READS)]

@@ -1,10 +1,10 @@
-"""Kafka's own measuring tools, in its own words, against every broker.
+"""Kafka's measuring tools, against every broker.
 
-`kafka-producer-perf-test` and `kafka-consumer-perf-test` are what people who run Kafka measure
-with. They are Java programs and run here as their scripts run them, with their defaults: a
-producer with acks=all and idempotence, batches of 16 KB and 5 ms of linger; a consumer in a group
-of one. What the client's virtual machine needs to get going is inside their figures, on both sides
-alike. Their MB are MiB; here they are turned into millions of bytes, as everywhere else.
+Operators of Kafka measure with `kafka-producer-perf-test` and `kafka-consumer-perf-test`. They are
+Java programs and run here as their scripts run them, with their defaults: a producer with acks=all
+and idempotence, batches of 16 KB and 5 ms of linger; a consumer in a group of one. What the
+client's virtual machine needs to get going is inside their figures, on both sides alike. Their MB
+are MiB; here they are turned into millions of bytes, as everywhere else.
 """
 
 import re
@@ -23,7 +23,7 @@ from bench.harness.throughput import GB, KB, MB, fill
 
 PRODUCER = "org.apache.kafka.tools.ProducerPerformance"
 CONSUMER = "org.apache.kafka.tools.ConsumerPerformance"
-# At least so much, that a client which has just started does not decide the figures.
+# So much that the start of the client does not dominate the figures.
 RECORDS_PER_SECOND_ASKED = 150_000
 FEWEST_RECORDS = 50_000
 MIB = 1024 * 1024
@@ -71,7 +71,7 @@ CONSUMER_COLUMNS = (
 
 @cache
 def _found() -> ApacheKafka | str:
-    """Kafka with its tools, or in words why not; asked once, for Maven may need minutes to fail."""
+    """Return Kafka with its tools, or the reason why not; cached, as Maven fails slowly."""
     try:
         return ApacheKafka.from_maven()
     except NoMaven as reason:
@@ -86,7 +86,7 @@ def _kafka() -> ApacheKafka:
 
 
 def _run(cluster: Cluster, main_class: str, arguments: Sequence[str]) -> tuple[str, Sample]:
-    """What the tool printed, and the CPU that it and the brokers used."""
+    """Return the output of the tool, and the CPU of tool and brokers."""
     name = main_class.rpartition(".")[2]
     command = _kafka().tool(main_class, "--bootstrap-server", cluster.bootstrap, *arguments)
     done, used = run_and_account(command, cluster.pids, timeout_s=PATIENCE_S)
@@ -109,7 +109,7 @@ def produce(cluster: Cluster, records: int) -> Sample:
 
 
 def read_producer(said: str, records: int) -> Sample:
-    """The last line sums up; those before it are of the tool's reporting interval."""
+    """Parse the last line, the summary; earlier lines are per reporting interval."""
     lines = [found for line in said.splitlines() if (found := PRODUCER_SAID.search(line))]
     if not lines or int(lines[-1]["records"]) != records:
         raise BrokerFailure(f"not all records were acknowledged: {_last_words(said)}")
@@ -148,7 +148,7 @@ def consume(cluster: Cluster, records: int, group: str) -> Sample:
 
 
 def read_consumer(said: str, records: int) -> Sample:
-    """A line of titles and, below it, a line of figures."""
+    """Parse a line of titles and the line of figures below it."""
     lines = [[cell.strip() for cell in line.split(",")] for line in said.splitlines()]
     found = [line for line in lines if len(line) == len(CONSUMER_COLUMNS)]
     if len(found) < 2 or tuple(found[0]) != CONSUMER_COLUMNS:
@@ -174,7 +174,7 @@ def open_consumer(lab: Lab, candidate: Candidate) -> Iterator[Measure]:
     with cluster.topic(TOPIC, PARTITIONS):
         fill(lab, cluster, lab.fill_mb * MB, KB, PARTITIONS)
         records = sum(cluster.end_offsets(TOPIC).values())
-        # The first group of a cluster waits until there is a topic for its offsets.
+        # The first group of a cluster waits for the creation of the offsets topic.
         consume(cluster, 1, next(groups))
         yield lambda: consume(cluster, records, next(groups))
 

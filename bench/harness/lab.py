@@ -1,7 +1,7 @@
-"""What a workload is, and what it may use.
+"""Workloads, and what they use.
 
-A workload is opened once for each broker and then measured round by round, the brokers taking
-turns. Opening gives a function that measures one round.
+A workload is opened once for each broker and then measured round by round, with the brokers in
+turns. Opening a workload returns a function that measures one round.
 """
 
 from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ Opener = Callable[[Lab, Candidate], AbstractContextManager[Measure]]
 
 
 def afresh(measure: Callable[[Lab, Candidate], Sample]) -> Opener:
-    """The opener of a workload that keeps nothing between rounds."""
+    """Return the opener of a workload that keeps nothing between rounds."""
 
     @contextmanager
     def open_(lab: Lab, candidate: Candidate) -> Iterator[Measure]:
@@ -94,7 +94,7 @@ class Workload:
     open: Opener
     most_rounds: int | None = None
     is_extra: bool = False
-    """Measured only when it is asked for by name, or when everything is."""
+    """Measured only on request by name, or with all workloads."""
 
 
 OTHERS = Metric("other_cores", "others on the machine, cores", 2)

@@ -1,4 +1,4 @@
-"""Where a run took place: the facts a reader needs before believing a figure."""
+"""The machine of a run: the facts that a reader needs to judge a figure."""
 
 import os
 import platform
@@ -32,7 +32,7 @@ def _memory_gb() -> int:
 
 
 def file_system(path: Path) -> str:
-    """The type of the mount the path lies on: the longest mount point above it."""
+    """Return the type of the path's mount: the longest mount point above it."""
     best, kind = -1, "?"
     for line in Path("/proc/mounts").read_text().splitlines():
         _device, mount, this_kind = line.split()[:3]

@@ -1,7 +1,7 @@
-"""Jars of others, brought by Maven into its own cache: what Hightide is compared with.
+"""Jars that Hightide is compared with, which Maven downloads into its cache.
 
-Nothing of Hightide needs a jar.  Where there is no Maven, or it reaches nothing, `NoMaven` says so
-in words, and what would have been compared is left out.
+Hightide itself needs no jar.  Without Maven, or without a repository, `NoMaven` says why, and the
+comparison is left out.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ LIMIT_S = 300
 
 
 class NoMaven(Exception):
-    """The jars cannot be had here; the text says why."""
+    """The jars are not available here; the text says why."""
 
 
 def jars_of(*coordinates: str) -> list[Path]:
-    """The jar of one artefact with those it needs, or the jars of several and nothing more."""
+    """Return the jar of one artefact with its dependencies, or the jars of several without."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hightide" / "jars"
     folder = cache / coordinates[0].replace(":", "-")
     if not folder.exists():
@@ -40,7 +40,7 @@ def jars_of(*coordinates: str) -> list[Path]:
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache) as beside:
             _copy(maven, coordinates, Path(beside))
-            # Whole or not at all, although another process may do the same.
+            # Atomic, although another process may do the same.
             if not folder.exists():
                 (Path(beside) / "jars").rename(folder)
     return sorted(folder.glob("*.jar"))

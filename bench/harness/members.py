@@ -1,8 +1,8 @@
-"""Members of a consumer group that do nothing but be members, all in one thread.
+"""Members of a consumer group that do not fetch, all in one thread.
 
-They speak the classic protocol as clients do: they ask to join and are given an id, join, the
-leader shares the partitions out, and a heartbeat tells them when to join again. What they do not do
-is fetch: fifty real clients would measure themselves on a small machine.
+They use the classic protocol as clients do: they get an id, join, the leader assigns the
+partitions, and a heartbeat response asks them to join again. They do not fetch, because fifty real
+clients on a small machine would measure themselves.
 """
 
 import random
@@ -56,7 +56,7 @@ def read_sized(answer: Answer) -> bytes:
 
 @dataclass(slots=True)
 class Member:
-    """One member: it knows what to say next, and the group carries it there and back."""
+    """The state machine of one member; the group does the input and output."""
 
     group: str
     topic: str
@@ -67,10 +67,10 @@ class Member:
     share: frozenset[int] | None = None
     """Its partitions, while its generation lasts."""
     asked_at: float = 0.0
-    """When it last asked to join."""
+    """When it last sent JoinGroup."""
     heartbeat_at: float = 0.0
     _asked: int = -1
-    """The request whose answer is awaited, if there is one."""
+    """The request in flight, if there is one."""
     _awaited: int = 0
     _unread: bytearray = field(default_factory=bytearray)
 
@@ -93,7 +93,7 @@ class Member:
         self.say(LEAVE_GROUP, text(self.group) + text(self.id))
 
     def close(self) -> None:
-        """After it has left: hear the answers out, as an early end might undo what was asked."""
+        """After it has left, read the remaining responses: an early close might undo it."""
         self.connection.settimeout(PATIENCE_S)
         with self.connection, suppress(OSError, BrokerFailure):
             while self._awaited:
@@ -102,13 +102,13 @@ class Member:
                     self._awaited -= 1
 
     def beat(self, now: float) -> None:
-        """Send a heartbeat, if it is time for one and no answer is awaited."""
+        """Send a heartbeat if one is due and no request is in flight."""
         if self._asked < 0 and now >= self.heartbeat_at:
             self.heartbeat_at = now + HEARTBEAT_S
             self.say(HEARTBEAT, self._as_member() + NO_INSTANCE)
 
     def hear(self) -> None:
-        """Take what has come; with a whole answer, do what follows from it."""
+        """Read the available bytes, and handle a complete response."""
         self._receive()
         answer = self._next_answer()
         if answer is None:
@@ -127,7 +127,7 @@ class Member:
             self._sync(answer)
         elif asked == SYNC_GROUP:
             self.share = _partitions(read_sized(answer))
-            # Members of a group do not beat in step.
+            # Members of a group do not send heartbeats in step.
             self.heartbeat_at = time.perf_counter() + random.uniform(0, HEARTBEAT_S)
 
     def _receive(self) -> None:
@@ -171,7 +171,7 @@ class Member:
 
 
 def _joined(answer: Answer) -> tuple[int, str | None, str | None, str]:
-    """Of an answer to JoinGroup: generation, protocol, leader, own id."""
+    """Return generation, protocol, leader and member id of a JoinGroup response."""
     return answer.i32(), answer.string(), answer.string(), answer.string() or ""
 
 
@@ -186,7 +186,7 @@ def _partitions(assignment: bytes) -> frozenset[int]:
 
 
 class Group:
-    """Members of one group, each with a connection of its own."""
+    """Members of one group, each with a connection."""
 
     def __init__(self, port: int, name: str, topic: str, partitions: int) -> None:
         self._port, self._name = port, name
@@ -208,7 +208,7 @@ class Group:
         self._selector.close()
 
     def connect(self, count: int) -> list[Member]:
-        """Members that have a connection and have not asked for anything."""
+        """Return members with a connection and without a request."""
         return [
             Member(
                 self._name,
@@ -226,14 +226,14 @@ class Group:
             member.join()
 
     def part_with(self, member: Member) -> None:
-        """It leaves; its answer is not waited for."""
+        """Let a member leave, without waiting for the response."""
         self._selector.unregister(member.connection)
         self.members.remove(member)
         self._parted.append(member)
         member.leave()
 
     def settle(self) -> float:
-        """Go on until all partitions are shared out; returns the moment."""
+        """Run until all partitions are assigned; return the time."""
         give_up_at = time.monotonic() + PATIENCE_S
         while not self._is_shared_out():
             if time.monotonic() > give_up_at:
@@ -258,7 +258,7 @@ class Group:
                 peer.beat(now)
 
     def _is_shared_out(self) -> bool:
-        """Whether all members have assignments of one generation that cover all partitions."""
+        """Return whether the assignments of one generation cover all partitions."""
         if len({peer.generation for peer in self.members}) != 1:
             return False
         shares = [peer.share for peer in self.members]

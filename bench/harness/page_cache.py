@@ -1,4 +1,4 @@
-"""What the kernel keeps of files in memory: have it forgotten, and ask how much is there."""
+"""The page cache: drop files from it, and query how much of a file it has."""
 
 import ctypes
 import mmap
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def drop_from_cache(path: Path) -> None:
-    """Write the file to the disk and let the page cache forget it."""
+    """Sync the file, and drop it from the page cache."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -17,7 +17,7 @@ def drop_from_cache(path: Path) -> None:
 
 
 def cached_share(path: Path) -> float:
-    """How much of the file is in the page cache, from 0 to 1."""
+    """Return the share of the file in the page cache, from 0 to 1."""
     size = path.stat().st_size
     if size == 0:
         return 0.0
@@ -47,5 +47,5 @@ def cached_share(path: Path) -> float:
             raise OSError(ctypes.get_errno(), "mincore", str(path))
     finally:
         libc.munmap(at, size)
-    # The lowest bit of each byte tells; the others are undefined.
+    # Only the lowest bit of each byte is defined.
     return sum(byte & 1 for byte in found.raw) / pages

@@ -1,7 +1,7 @@
 """Plots as SVG, written out here: small files, text that is text, the same for the same figures.
 
-Colours are told apart by people who see fewer of them, and every series has a mark of its own as
-well. The background is part of the picture, so that a dark page does not swallow the letters.
+The colours suit colour-blind readers, and every series also has a distinct mark. The background is
+part of the plot, so that text stays readable on a dark page.
 """
 
 import math
@@ -12,7 +12,7 @@ from xml.sax.saxutils import escape
 from bench.harness.results import Figure
 
 WIDTH, PAD = 760, 16
-LETTER = 6.9  # The usual width of a letter of 12 px; a browser's own may differ a little.
+LETTER = 6.9  # The usual width of a letter of 12 px; browsers differ a little.
 BAR, BAR_GAP, GROUP_GAP = 15, 2, 14
 PANEL_HEIGHT = 210
 HEAD = 62  # Title and legend.
@@ -37,15 +37,15 @@ STYLE = (
 )
 
 Series = Mapping[str, Figure]
-"""The figures of one group of bars, by the name of who was measured."""
+"""The figures of one group of bars, by the name of the measured broker."""
 
 Names = Mapping[str, str]
-"""Who may be in a picture, in order, and what to call them there."""
+"""The brokers that may be in a plot, in order, with their labels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Curves over one axis. Every point is where it lies on the axis, and its figure."""
+    """Curves over one axis. Every point is its position on the axis, and its figure."""
 
     title: str
     curves: Mapping[str, Sequence[tuple[float, Figure]]]
@@ -104,7 +104,7 @@ def _picture(title: str, unit: str, height: float, names: Sequence[str], inside:
 
 
 def steps(top: float, most: int = 6) -> list[float]:
-    """Round numbers from 0 to at least `top`, in steps of 1, 2 or 5."""
+    """Return round numbers from 0 to at least `top`, in steps of 1, 2 or 5."""
     if top <= 0:
         return [0.0, 1.0]
     rough = 10.0 ** math.floor(math.log10(top / most))
@@ -113,7 +113,7 @@ def steps(top: float, most: int = 6) -> list[float]:
 
 
 def powers(low: float, high: float) -> list[float]:
-    """Powers of ten around the values, and 2 and 5 times them where there are few."""
+    """Return powers of ten around the values, and 2 and 5 times them where there are few."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     if first == last:
         last += 1
@@ -125,7 +125,7 @@ def powers(low: float, high: float) -> list[float]:
 
 
 def plain(value: float) -> str:
-    """A number of an axis or of a bar: three digits that count, thousands apart."""
+    """Format a number of an axis or a bar: three significant digits, thousands separated."""
     if value == 0:
         return "0"
     digits = max(0, 2 - math.floor(math.log10(abs(value))))
@@ -186,7 +186,7 @@ def _bar(figure: Figure, x: float, y: float, scale: float, shade: int) -> Iterat
     yield f'<rect class="f{shade}" {shape}/>'
     end = x + wide
     if figure.has_spread:
-        # What something adds may come out below zero; there is no room for that, only the number.
+        # A difference may be below zero; then only the number is shown.
         low, high = (x + max(0.0, value) * scale for value in (figure.low, figure.high))
         middle = y + BAR / 2
         yield f'<path class="w" d="M{low:.1f} {middle:.1f}H{high:.1f}M{high:.1f} {y + 4:.1f}v7"/>'
@@ -204,7 +204,7 @@ def curves(
     used = [name for name in names if any(name in panel.curves for panel in panels)]
     figures = [f for panel in panels for curve in panel.curves.values() for _, f in curve]
     top = max(figure.high for figure in figures)
-    # What was measured as nothing must not stretch the scale without end.
+    # A figure of zero must not stretch the logarithmic scale.
     floor = max(min(figure.low for figure in figures), top / 1e5)
     is_log_y = is_log_y and top > 0
     ticks = powers(floor, top) if is_log_y else steps(top, 5)

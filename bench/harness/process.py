@@ -1,4 +1,4 @@
-"""What the kernel knows about a process: CPU time, memory, children, and where it may run."""
+"""Facts of the kernel about a process: CPU time, memory, children, and CPU affinity."""
 
 import os
 import time
@@ -12,7 +12,7 @@ QUIET_CORES = 0.2
 
 
 def with_descendants(pid: int) -> list[int]:
-    """The process and everything it started, for brokers that are more than one process."""
+    """Return the process and its descendants, for brokers of more than one process."""
     found = [pid]
     for parent in found:
         for path in Path(f"/proc/{parent}/task").glob("*/children"):
@@ -64,7 +64,7 @@ def peak_rss_mb(pids: Iterable[int]) -> float:
 
 
 def settled_rss_mb(pids: Iterable[int], within_s: float = 5.0) -> float:
-    """The RSS once it has stopped moving (two looks alike), or after `within_s`."""
+    """Return the RSS when it is stable (two equal looks), or after `within_s`."""
     pids = list(pids)
     give_up_at = time.monotonic() + within_s
     before = rss_mb(pids)
@@ -77,7 +77,7 @@ def settled_rss_mb(pids: Iterable[int], within_s: float = 5.0) -> float:
 
 
 def machine_busy_s() -> float:
-    """CPU seconds the whole machine has spent on anything but idling."""
+    """Return the CPU seconds of the whole machine, without idle time."""
     with open("/proc/stat") as stat:
         ticks = [int(word) for word in stat.readline().split()[1:9]]
     idle = ticks[3] + ticks[4]
@@ -85,7 +85,7 @@ def machine_busy_s() -> float:
 
 
 def wait_for_quiet(at_most_s: float) -> None:
-    """Wait until the machine does little, but not for ever. No broker may be under load."""
+    """Wait until the machine is quiet, within a limit. No broker may be under load."""
     give_up_at = time.monotonic() + at_most_s
     while time.monotonic() < give_up_at:
         busy, began = machine_busy_s(), time.monotonic()
@@ -96,7 +96,7 @@ def wait_for_quiet(at_most_s: float) -> None:
 
 @contextmanager
 def starting_on(cpu: int | None) -> Iterator[None]:
-    """Processes started inside the block run on this CPU only (on any when None)."""
+    """Run processes that are started inside the block on this CPU only (None: on any)."""
     if cpu is None:
         yield
         return

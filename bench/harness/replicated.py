@@ -16,9 +16,9 @@ from bench.harness.lab import OTHERS, TOPIC, Lab, Measure, Metric, Workload
 from bench.harness.throughput import REQUEST_METRICS, with_rates
 
 REPLICAS = (1, 2, 3)
-# Standing brokers are warm from large batches; a compiler has yet to see many small requests.
+# Standing brokers are warm from large batches; a JIT compiler has not seen many small requests.
 REHEARSAL_S = 4.0
-# At a steady rate there is nothing to see in the rate itself.
+# At a fixed rate, the rate itself is no result.
 PACED_METRICS = (
     Metric("p50_us", "p50, µs", 0),
     Metric("p99_us", "p99, µs", 0),

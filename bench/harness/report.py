@@ -45,7 +45,7 @@ class Outcome:
 
     @contextmanager
     def attempt(self, name: str) -> Iterator[None]:
-        """A broker that cannot do what the block does, or fails at it, is out of the workload."""
+        """Note a broker that does not support the block, or fails in it, and leave it out."""
         try:
             yield
         except NotSupported as reason:
@@ -60,7 +60,7 @@ class Outcome:
         return [one[metric.key] for one in self.rounds.get(name, []) if metric.key in one]
 
     def ratios(self, subject: str, other: str, metric: Metric) -> list[float]:
-        """The subject's figure over the other's, for each round that both ran."""
+        """Return the subject's figure over the other's, for each round that both ran."""
         key = metric.key
         pairs = zip(self.rounds.get(subject, []), self.rounds.get(other, []), strict=False)
         return [
@@ -70,7 +70,7 @@ class Outcome:
         ]
 
     def ratio_to_bar(self, subject: str, metric: Metric) -> float | None:
-        """The ratio that a bar is held against, if there is one to compare with."""
+        """Return the ratio that is compared with the goal, if there is a reference."""
         for other in BESIDE:
             if other != subject and (ratios := self.ratios(subject, other, metric)):
                 return median(ratios)
@@ -78,7 +78,7 @@ class Outcome:
 
 
 def as_data(outcome: Outcome, subject: str) -> dict[str, Any]:
-    """The outcome for the JSON file: the summary first, then every round as it was measured."""
+    """Return the outcome for the JSON file: the summary first, then every round."""
     summary: dict[str, Any] = {}
     for metric in outcome.workload.metrics:
         row = _about(metric)
@@ -99,7 +99,7 @@ def as_data(outcome: Outcome, subject: str) -> dict[str, Any]:
 
 
 def _about(metric: Metric) -> dict[str, Any]:
-    """What is known of a metric before it is measured; the figures go beside it."""
+    """Return the description of a metric, without figures."""
     row: dict[str, Any] = {
         "title": metric.title,
         "digits": metric.digits,
@@ -116,7 +116,7 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def as_text(outcome: Outcome, subject: str) -> str:
-    """The outcome for a person: a line for each metric, a column for each broker."""
+    """Return the outcome as text: a line for each metric, a column for each broker."""
     names = [name for name, rounds in outcome.rounds.items() if rounds]
     others = [name for name in names if name != subject] if subject in names else []
     metrics = outcome.workload.metrics
@@ -146,7 +146,7 @@ def _row(
 
 
 def _table(rows: list[tuple[str, ...]]) -> list[str]:
-    """Columns as wide as they must be, the first to the left, the others to the right."""
+    """Align columns: the first to the left, the others to the right."""
     count = max(len(row) for row in rows)
     full = [row + ("",) * (count - len(row)) for row in rows]
     widths = [max(len(row[i]) for row in full) for i in range(count)]
@@ -197,7 +197,7 @@ def verdict_of(is_met: bool) -> str:
 
 
 def bound(ratio: float) -> str:
-    """A ratio that is a bound, with a decimal so that it is seen to be one."""
+    """Format a ratio that is a bound, always with a decimal."""
     return f"{ratio:.1f}" if ratio == round(ratio, 1) else f"{ratio:g}"
 
 

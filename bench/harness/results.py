@@ -1,8 +1,8 @@
-"""What runs have written as JSON, read again: the figures of a page, from one file or several.
+"""Reads the JSON results of runs, from one file or several, for the page.
 
-A run may be done in parts. Of two workloads of the same name the later file's counts. Files of the
-pipeline on Spark are known by having no subject; their workloads get a name of their own, because
-both have one called `latency`.
+A run may be done in parts. Of two workloads of the same name, that of the later file counts. Files
+of the pipeline on Spark have no subject; their workloads get a prefix, because both have one called
+`latency`.
 """
 
 import json
@@ -71,7 +71,7 @@ class Row:
 
     @property
     def ratio(self) -> Figure | None:
-        """The ratio that a bar is held against."""
+        """Return the ratio that is compared with the goal."""
         return next((self.ratios[name] for name in BESIDE if name in self.ratios), None)
 
 
@@ -115,9 +115,9 @@ class Measured:
         return list(dict.fromkeys(found))
 
     def gain(self, name: str) -> float:
-        """How much better the later half of the rounds was than the first, in the first metric.
+        """Return how much better the second half of the rounds was, in the first metric.
 
-        A broker that still gets better was not warm yet, and its median is too modest.
+        A broker that still improves was not warm yet, and its median is too low.
         """
         metric = next(row.metric for row in self.rows.values())
         values = [sample[metric.key] for sample in self.rounds[name] if metric.key in sample]
@@ -142,7 +142,7 @@ class Measured:
 
 @dataclass(slots=True)
 class Results:
-    """All workloads of all files, in the order in which they were first met."""
+    """Return all workloads of all files, in the order of their first occurrence."""
 
     subject: str = "hightide"
     workloads: dict[str, Measured] = field(default_factory=dict)
@@ -170,7 +170,7 @@ class Results:
         return list(found)
 
     def fact(self, name: str) -> str:
-        """What the files say of their surroundings; all of it, if they do not agree."""
+        """Return the environments of the files; all of them, if they differ."""
         return "; ".join(dict.fromkeys(one[name] for one in self.environments if one.get(name)))
 
     @property

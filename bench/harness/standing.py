@@ -1,8 +1,8 @@
-"""Clusters that stand for many workloads, so that each is measured warm.
+"""Clusters that serve many workloads, so that each is measured warm.
 
-A Java broker needs a while of load before its compiler has done its work. A comparison with one
-that has just started would flatter the other side, so both sides are started once, put under the
-same load for a while, and then keep standing, side by side, for all workloads of their size.
+A Java broker needs load for a while until its JIT compiler is done. A comparison with a broker that
+has just started would favour the other side. So both sides are started once, warmed by the same
+load, and then keep running, side by side, for all workloads of their size.
 """
 
 from contextlib import ExitStack
@@ -27,7 +27,7 @@ class Standing:
         self._count = 0
 
     def cluster(self, candidate: Candidate, count: int = 1) -> Cluster:
-        """The standing cluster of this many brokers; those of another size are ended first."""
+        """Return the standing cluster of this many brokers; stop those of another size first."""
         if count != self._count:
             self.close()
             self._count = count
@@ -57,6 +57,6 @@ class Standing:
             run(made, ["rdkafka", "consume", *options])
             run(made, ["rdkafka", "produce", *options, "--batch-bytes", "16384"])
         if self._generators.raw:
-            # Led by the first broker, to which the generator speaks.
+            # The generator connects to the first broker, which is the leader.
             with made.topic(WARM_UP_TOPIC, 1, assignment=[tuple(made.brokers)]):
                 run(made, ["raw", "produce", *options, "--acks", "-1", "--in-flight", "16"])

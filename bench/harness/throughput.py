@@ -1,7 +1,7 @@
-"""Workloads that push or pull data as fast as it goes: librdkafka clients and raw requests.
+"""Workloads that write or read as fast as possible: librdkafka clients and raw requests.
 
 Client and brokers share all CPUs, as they would on a small machine. The brokers are standing ones,
-warm; what is written goes to a topic of its own, which is deleted when the round is over.
+warm; each round writes to a new topic, which is deleted at its end.
 """
 
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ REQUEST_BARS = held_to(REQUEST_METRICS, requests_per_s=(0.8, 1.2))
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a generator is told (`raw` or `rdkafka`, then its arguments), and of which topic.
+    """The arguments of a generator (`raw` or `rdkafka` first), and the topic.
 
     A load that reads needs a log filled with records of this size first.
     """
@@ -61,7 +61,7 @@ class Load:
 
 
 def with_rates(sample: Sample, cluster: Cluster) -> Sample:
-    """The rates and shares that the report speaks of, beside what the generator counted."""
+    """Return the rates and shares of the report, computed from the generator's counts."""
     sample["mb_per_s"] = sample["bytes"] / sample["seconds"] / MB
     sample["records_per_s"] = sample["records"] / sample["seconds"]
     for who in ("broker", "client"):
@@ -82,14 +82,14 @@ def put(lab: Lab, cluster: Cluster, load: Load) -> Sample:
     if load.reads_record_bytes is None:
         words += ["--warm-up-seconds", str(lab.warm_up_s)]
     elif load.arguments[0] == "rdkafka":
-        # No warm-up: the generator's window opens by itself, with the first messages.
+        # No warm-up: the generator's window opens with the first messages.
         words += ["--messages", str(sum(cluster.end_offsets(TOPIC).values()))]
     return with_rates(lab.generators.run(cluster, words), cluster)
 
 
 @contextmanager
 def ready(lab: Lab, cluster: Cluster, load: Load) -> Iterator[None]:
-    """The topic of a load, filled if it is read."""
+    """Yield the topic of a load, filled if the load reads."""
     with cluster.topic(TOPIC, load.partitions, load.replicas):
         if load.reads_record_bytes:
             fill(lab, cluster, lab.fill_mb * MB, load.reads_record_bytes, load.partitions)
@@ -198,7 +198,7 @@ def _raw_produce() -> Workload:
 
 
 def _said(size: str) -> str:
-    """`64kb` as it is read."""
+    """Return a size such as `64kb` for people."""
     number = size.rstrip("kmb")
     return f"{number} {size[len(number) :].upper()}"
 
@@ -208,7 +208,7 @@ def _counted(count: int, what: str) -> str:
 
 
 def _matrix(replicas: int) -> Iterator[Workload]:
-    """Every combination; those that users have most are in each run, the rest on demand."""
+    """Return every combination; the most usual ones are in each run, the rest on demand."""
     for size in SIZES:
         for batch in BATCHES:
             for partitions in (6, 1):

@@ -1,7 +1,7 @@
 """The few Kafka requests the benchmarks need to set up and to check a broker.
 
 Written by hand in the oldest versions that every broker serves, so that the harness depends
-neither on the code it measures nor on a client library that does more than it is told.
+neither on the code that it measures nor on the extra work of a client library.
 """
 
 import socket
@@ -20,7 +20,7 @@ QUORUM_TOPIC = "__cluster_metadata"
 
 
 class WireFailure(Exception):
-    """The broker answered with an error, or closed the connection instead of answering."""
+    """The broker returned an error, or closed the connection."""
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class Answer:
     at: int = 0
 
     def skip(self, length: int) -> int:
-        """Go forward; returns where the skipped bytes begin."""
+        """Skip bytes; return where they begin."""
         start = self.at
         if length < 0 or start + length > len(self.data):
             raise WireFailure("an answer that is cut short")
@@ -77,7 +77,7 @@ def _string(text: str) -> bytes:
 
 
 def _crc32c(data: bytes) -> int:
-    """Bit by bit: it is needed once for each run, so it is written to be short."""
+    """Compute a CRC bit by bit: slow, but short, and needed once per run."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte
@@ -101,7 +101,7 @@ def one_record(size: int = 50) -> bytes:
 
 @dataclass(slots=True)
 class Connection:
-    """One blocking connection that asks one question at a time."""
+    """A blocking connection with one request at a time."""
 
     port: int
     timeout_s: float = 30.0
@@ -155,7 +155,7 @@ class Connection:
         settings: Mapping[str, str] | None = None,
         assignment: Sequence[Sequence[int]] = (),
     ) -> None:
-        """Create a topic; one that exists already is as good."""
+        """Create a topic, unless it exists."""
         counts = (-1, -1) if assignment else (partitions, replicas)
         topic = _string(name) + struct.pack(">ihi", *counts, len(assignment))
         for index, brokers in enumerate(assignment):
@@ -193,13 +193,13 @@ class Connection:
                 answer.skip(8 + 8)
 
     def brokers(self) -> dict[int, int]:
-        """The port of each living broker."""
+        """Return the port of each live broker."""
         answer = self.ask(METADATA, 4, struct.pack(">ib", 0, 0))
         answer.i32()
         return dict(_read_broker(answer) for _ in range(answer.i32()))
 
     def controller(self) -> int:
-        """The address of the controller, which creates topics."""
+        """Return the address of the controller, which creates topics."""
         answer = self.ask(METADATA, 4, struct.pack(">ib", 0, 0))
         answer.i32()
         for _ in range(answer.i32()):
@@ -208,7 +208,7 @@ class Connection:
         return answer.i32()
 
     def quorum_leader(self) -> int:
-        """The node that leads a KRaft quorum; Metadata names any broker as the controller there.
+        """Return the leader of a KRaft quorum; there, Metadata names any broker as the controller.
 
         No older version of this request exists: lengths are varints and one more than they are.
         """
@@ -226,11 +226,11 @@ class Connection:
         return answer.i32()
 
     def led_partitions(self, topic: str) -> int:
-        """How many partitions of the topic have a leader that takes requests."""
+        """Return how many partitions of the topic have a leader that serves."""
         return sum(leader >= 0 for leader in self.leaders(topic).values())
 
     def leaders(self, topic: str) -> dict[int, int]:
-        """The leader of each partition of the topic; -1 where there is none."""
+        """Return the leader of each partition of the topic; -1 where there is none."""
         answer = self.ask(METADATA, 4, struct.pack(">i", 1) + _string(topic) + b"\0")
         answer.i32()
         for _ in range(answer.i32()):
@@ -241,7 +241,7 @@ class Connection:
         for _ in range(answer.i32()):
             answer.i16(), answer.string(), answer.i8()
             for _ in range(answer.i32()):
-                # Read in one go: it is asked often while a cluster that is watched works.
+                # Read at once: this runs often while a cluster is measured.
                 code, index, leader, replicas = head.unpack_from(answer.data, answer.skip(14))
                 leaders[index] = leader if code == 0 else -1
                 answer.skip(4 * replicas)
@@ -249,12 +249,12 @@ class Connection:
         return leaders
 
     def end_offsets(self, topic: str, partitions: int) -> list[int]:
-        """The log end offset of each partition; WireFailure while one cannot be told."""
+        """Return the log end offset of each partition; raise WireFailure while one is unknown."""
         found = self.offsets_of(topic, range(partitions))
         return [found[index] for index in range(partitions)]
 
     def offsets_of(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
-        """The log end offsets of partitions that this broker leads."""
+        """Return the log end offsets of partitions that this broker leads."""
         asked = b"".join(struct.pack(">iq", partition, LATEST) for partition in partitions)
         head = struct.pack(">ii", -1, 1) + _string(topic)
         answer = self.ask(LIST_OFFSETS, 1, head + struct.pack(">i", len(partitions)) + asked)
@@ -270,7 +270,7 @@ class Connection:
 
 
 def _read_broker(answer: Answer) -> tuple[int, int]:
-    """The id and the port of a broker in a Metadata answer."""
+    """Return id and port of a broker in a Metadata response."""
     broker_id, _host, port = answer.i32(), answer.string(), answer.i32()
     answer.string()
     return broker_id, port

@@ -42,7 +42,7 @@ def die(why: object) -> NoReturn:
 
 
 def make_messages(message_bytes: int) -> list[bytes]:
-    """Events as JSON, as messages.h makes them and says why; other random numbers, no matter."""
+    """Make JSON events like messages.h, which says why; the random numbers differ."""
     draw = random.Random(1)
     count = max(POOL_LEAST, POOL_BYTES // message_bytes)
     return [_message(draw, message_bytes) for _ in range(count)]
@@ -70,7 +70,7 @@ def _message(draw: random.Random, length: int) -> bytes:
 
 
 class Window:
-    """Wall time and CPU of this process and of the broker, from its making on."""
+    """Wall time and CPU of this process and of the broker, since its creation."""
 
     def __init__(self, broker_pids: list[int]) -> None:
         self._clocks = [(~pid << 3) | 2 for pid in broker_pids]
@@ -89,7 +89,7 @@ class Window:
 
 
 class Producer:
-    """A client that counts what was acknowledged and keeps the first error."""
+    """A client that counts acknowledgements and keeps the first error."""
 
     def __init__(self, opt: argparse.Namespace) -> None:
         self.acknowledged = self.errors = 0
@@ -124,7 +124,7 @@ class Producer:
         self.first_error = self.first_error or error
 
     def send(self, number: int, partition: int) -> None:
-        """Where the queue is full, answers are waited for."""
+        """Queue a message; wait for responses while the queue is full."""
         give_up_at, seen = 0.0, -1
         while True:
             try:
@@ -142,7 +142,7 @@ class Producer:
                 die(f"no message was acknowledged in {GIVE_UP_AFTER_S:.0f} s, {waiting} wait")
 
     def send_first(self) -> None:
-        """One message, waited for: connections are up and the topic is known after it."""
+        """Send one message and wait: afterwards connections are open and the topic is known."""
         self.send(0, 0)
         self.client.flush(GIVE_UP_AFTER_S)
         if self.errors:
@@ -189,7 +189,7 @@ def produce_in_transactions(opt: argparse.Namespace) -> dict[str, float]:
     sent = 0
 
     def run_transaction() -> float:
-        """Returns how long the commit took, in µs."""
+        """Commit; return the time in µs."""
         nonlocal sent
         producer.client.begin_transaction()
         for _ in range(opt.transaction_messages):
@@ -302,7 +302,7 @@ def main() -> None:
     else:
         result = produce_in_transactions(opt) if opt.transaction_messages else produce(opt)
     print(json.dumps(result), flush=True)
-    # Closing the client in order takes longer than the measurement and changes nothing.
+    # A clean close of the client takes longer than the measurement and changes nothing.
     os._exit(bool(result["errors"]))
 
 

@@ -1,8 +1,8 @@
 """The floor of a micro-batch's time: two Sparks, each with its own settings, taking turns.
 
-Each side is a process of its own that runs one query, topic → noop, with the shortest trigger
-there is. Records come to the side that is being measured only, a few every few milliseconds, so
-that every batch has some and none has many.
+Each side is a process that runs one query, topic → noop, with the shortest trigger. Only the
+measured side gets records, a few every few milliseconds, so that every batch has some and none has
+many.
 """
 
 import json
@@ -79,7 +79,7 @@ def _answer(process: "subprocess.Popen[str]") -> Sample:
 
 
 def serve(side: str, bootstrap: str) -> None:
-    """Run the query, and for each line of the standard input tell how long its batches take."""
+    """Run the query; for each line of stdin, print the times of its batches."""
     jars, _ = connector_jars()
     spark = our_session(jars) if side == HIGHTIDE else default_session(jars)
     topic = f"latency-{side}"
@@ -102,7 +102,7 @@ def serve(side: str, bootstrap: str) -> None:
 
 
 def _batches(query: Any, count: int) -> list[float]:
-    """The times of the next batches that have records."""
+    """Return the times of the next batches with records."""
     give_up_at = time.monotonic() + PATIENCE_S
     found: dict[int, float] = {}
     last = query.lastProgress

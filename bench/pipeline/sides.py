@@ -23,7 +23,7 @@ MEMORY = {"spark.driver.memory": "2g"}
 
 
 def connector_jars() -> tuple[list[Path], str]:
-    """The connector's jars; or none, and why."""
+    """Return the connector's jars; or none, and the reason."""
     try:
         return jars_of(*SPARK_CONNECTOR), ""
     except NoMaven as reason:
@@ -75,7 +75,7 @@ class Stand:
         return self.spark.readStream.format(FORMATS[side]).options(**options).load()
 
     def write(self, side: str, rows: Any, topic: str) -> Any:
-        """A streaming writer to a topic, exactly once for us and at least once for the others."""
+        """Return a streaming writer to a topic: exactly once for Hightide, else at least once."""
         if side == HIGHTIDE:
             once = exactly_once(topic, bootstrap=self.bootstrap, name=self.new_name())
             return rows.writeStream.foreachBatch(once)
@@ -87,7 +87,7 @@ class Stand:
         return f"bench-{os.getpid()}-{self.names}"
 
     def run(self, writer: Any) -> Any:
-        """Run a streaming query to the end of what there is."""
+        """Run a streaming query to the end of the available data."""
         with tempfile.TemporaryDirectory(prefix="checkpoint-", dir=self.folder) as checkpoint:
             writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
             query = writer.start()
@@ -96,11 +96,11 @@ class Stand:
 
     @property
     def pids(self) -> list[int]:
-        """Spark's processes: the JVM and its Python workers, not this one and no broker."""
+        """Return Spark's JVM and its Python workers, without this one or brokers."""
         return with_descendants(self.spark.sparkContext._gateway.proc.pid)
 
     def timed(self, work: Callable[[], object]) -> tuple[float, float]:
-        """Seconds, and CPU seconds of Spark with its Python workers."""
+        """Return the seconds, and the CPU seconds of Spark with its Python workers."""
         before, began = cpu_s(self.pids), time.perf_counter()
         work()
         return time.perf_counter() - began, cpu_s(self.pids) - before

@@ -1,9 +1,9 @@
-"""One windowed query for a long time: whether its state, its lag and its memory stay as they are.
+"""One windowed query for a long time: whether its state, lag and memory stay constant.
 
-A producer writes records at a steady rate with the times of now; a query counts them by key and
-window, drops what is older than the watermark and writes exactly once to a topic. Every few seconds
-a line tells what Spark and the group say. Flat means: the last third is on average not larger than
-the middle third by more than a fifth and a little.
+A producer writes records at a steady rate with current timestamps; a query counts them by key and
+window, drops records older than the watermark and writes exactly once to a topic. Every few seconds
+a line shows the figures of Spark and the group. Flat means: the last third is on average not larger
+than the middle third by more than a fifth and a little.
 """
 
 import threading
@@ -24,14 +24,14 @@ PARTITIONS = 4
 RATE = 5_000
 KEYS = 2_000
 EVERY_S = 0.05
-# Neither with the windows nor with the triggers, lest always the same moment of them be seen.
+# In step neither with the windows nor with the triggers, so that samples hit all phases of them.
 LINE_S = 13.7
 SLACK = {"state_rows": 1_000, "state_mb": 10, "lag": 2 * RATE, "rss_mb": 150, "batch_ms": 500}
 Line = dict[str, float]
 
 
 def soak(stand: Stand, minutes: float) -> int:
-    """Tell how it goes; the exit code is 1 if something grew."""
+    """Print the figures; return 1 as the exit code if one of them grew."""
     source, target = "soak-in", "soak-out"
     cluster = shared_client({"bootstrap.servers": stand.bootstrap})
     for name in (source, target):
@@ -123,7 +123,7 @@ def _lines(stand: Stand, query: Any, source: str, until: float) -> Iterator[Line
 
 
 def _lag(bootstrap: str, topic: str) -> int:
-    """Records that the group has not committed yet."""
+    """Return the number of records that the group has not committed yet."""
     cluster = shared_client({"bootstrap.servers": bootstrap})
     places = [(topic, index) for index in range(PARTITIONS)]
     ends = cluster.offsets(dict.fromkeys(places, -1))
@@ -135,5 +135,5 @@ def has_grown(values: Sequence[float], slack: float) -> bool:
     third = len(values) // 3
     if not third:
         return False
-    # Not the medians: of what goes up and down they take either for all.
+    # Means, not medians: a median of an alternating figure is one of its two values.
     return fmean(values[2 * third :]) > fmean(values[third : 2 * third]) * 1.2 + slack

@@ -1,4 +1,4 @@
-"""Topics full of records, written by our own encoder because nothing else fills them as fast."""
+"""Topics full of records, written by Hightide's encoder because it is the fastest."""
 
 import random
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from hightide.spark.blocking_client import shared_client
 from hightide.spark.columns.encode import encode
 
 JAVA_BATCH_BYTES = 16 << 10
-"""What Java's producer gathers unless told; small batches are the harder ones to read."""
+"""The default batch size of Java's producer; small batches are harder to read."""
 CHUNK_ROWS = 50_000
 KEYS = 1_000
 KEPT = {"retention.ms": "-1"}
@@ -29,7 +29,7 @@ def rows(count: int, value_bytes: int, start_ms: int, ms_per_row: float) -> pa.R
 
 
 def fill(bootstrap: str, topic: str, partitions: int, records: int, value_bytes: int) -> None:
-    """Records of one size, the same ones in each partition again and again."""
+    """Write records of one size, the same ones in each partition, repeatedly."""
     cluster = shared_client({"bootstrap.servers": bootstrap})
     cluster.create_topic(topic, partitions, settings=KEPT)
     chunk = min(CHUNK_ROWS, records // partitions)
@@ -51,7 +51,7 @@ def fill(bootstrap: str, topic: str, partitions: int, records: int, value_bytes:
 def fill_in_time(
     bootstrap: str, topic: str, partitions: int, records: int, value_bytes: int, span_s: float
 ) -> None:
-    """Records whose times run evenly over a span, alike in all partitions."""
+    """Write records whose timestamps run evenly over a span, alike in all partitions."""
     cluster = shared_client({"bootstrap.servers": bootstrap})
     cluster.create_topic(topic, partitions, settings=KEPT)
     writers = [cluster.writer(topic, index) for index in range(partitions)]
