@@ -235,13 +235,17 @@ def remarks(family: Family, workloads: Sequence[Measured]) -> Iterator[str]:
     found = []
     for one in workloads:
         said = family.said(one)
-        found += [f"- {called(who)} left out of “{said}”: {why}" for who, why in one.gaps.items()]
-        found += [f"- {called(who)} failed in “{said}”: {why}" for who, why in one.failures.items()]
         found += [
-            f"- {called(who)} still got better in “{said}”: the later rounds were"
-            f" {one.gain(who):.0%} better than the first."
-            for who in one.rounds
-            if one.gain(who) > WARM_GAIN
+            f"- {called(broker)} left out of “{said}”: {why}" for broker, why in one.gaps.items()
+        ]
+        found += [
+            f"- {called(broker)} failed in “{said}”: {why}" for broker, why in one.failures.items()
+        ]
+        found += [
+            f"- {called(broker)} still got better in “{said}”: the later rounds were"
+            f" {one.gain(broker):.0%} better than the first."
+            for broker in one.rounds
+            if one.gain(broker) > WARM_GAIN
         ]
         if one.was_disturbed:
             found.append(f"- The machine was not quiet during “{said}”.")
@@ -279,8 +283,8 @@ def page(results: Results) -> tuple[str, dict[str, str]]:
     for family, workloads in by_family(results):
         drawn = []
         for name, plot in family.plots:
-            if picture := plot(workloads, labels):
-                plots[name] = picture
+            if drawing := plot(workloads, labels):
+                plots[name] = drawing
                 drawn.append(name)
         lines += section(family, workloads, results, drawn)
     if others:
@@ -297,8 +301,8 @@ def write(paths: Sequence[Path], docs: Path = ROOT / "docs") -> None:
     for old in folder.glob("*.svg"):
         if old.stem not in plots:
             old.unlink()
-    for name, picture in plots.items():
-        (folder / f"{name}.svg").write_text(picture, "utf-8")
+    for name, drawing in plots.items():
+        (folder / f"{name}.svg").write_text(drawing, "utf-8")
     (docs / "benchmarks.md").write_text(text, "utf-8")
 
 

@@ -47,7 +47,7 @@ from bench.harness.report import Outcome, as_data, as_text, environment_text
 from bench.harness.standing import Standing
 
 # In the order of cluster sizes: a standing cluster is ended when one of another size is asked for.
-# Those that start brokers of their own come where none is standing.
+# Workloads that start separate brokers come where none is standing.
 WORKLOADS = (
     *throughput.ONE_BROKER,
     *compressed.WORKLOADS,
@@ -210,7 +210,7 @@ def main() -> None:
     others, notes = beside(options)
     candidates = [subject, *others]
     if len({one.name for one in candidates}) < len(candidates):
-        sys.exit("each broker needs a name of its own")
+        sys.exit("each broker needs a different name")
     raise_file_limit()
     # Brokers and their data are removed also when a run is ended from outside.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

@@ -126,8 +126,8 @@ def per_transaction(sample: Sample) -> Sample:
     if not done:
         raise BrokerFailure("no transaction was committed inside the window")
     sample["transactions_per_s"] = done / sample["seconds"]
-    for who in ("broker", "client"):
-        sample[f"{who}_cpu_ms_per_transaction"] = sample[f"{who}_cpu_s"] / done * 1e3
+    for side in ("broker", "client"):
+        sample[f"{side}_cpu_ms_per_transaction"] = sample[f"{side}_cpu_s"] / done * 1e3
     for key in ("p50", "p99"):
         sample[f"commit_{key}_ms"] = sample[f"commit_{key}_us"] / 1e3
     return sample

@@ -180,8 +180,8 @@ def open_consumer(lab: Lab, candidate: Candidate) -> Iterator[Measure]:
 
 
 def _with_cpu_per_gb(sample: Sample) -> Sample:
-    for who in ("broker", "client"):
-        sample[f"{who}_cpu_s_per_gb"] = sample[f"{who}_cpu_s"] / (sample["bytes"] / GB)
+    for side in ("broker", "client"):
+        sample[f"{side}_cpu_s_per_gb"] = sample[f"{side}_cpu_s"] / (sample["bytes"] / GB)
     return sample
 
 

@@ -69,9 +69,9 @@ def latency(
 
 
 def with_shares(sample: Sample) -> Sample:
-    for who in ("broker", "client"):
-        spent_us = sample[f"{who}_cpu_s"] / MICROSECOND
-        sample[f"{who}_cpu_us_per_message"] = spent_us / sample["records"]
+    for side in ("broker", "client"):
+        spent_us = sample[f"{side}_cpu_s"] / MICROSECOND
+        sample[f"{side}_cpu_us_per_message"] = spent_us / sample["records"]
     return sample
 
 
@@ -79,7 +79,7 @@ ONE_BROKER = (
     latency(500),
     latency(5_000),
     latency(20_000),
-    # Each message in a request of its own: more than a Kafka on such a machine can take, so that
+    # Each message in a separate request: more than a Kafka on such a machine can take, so that
     # its latency here is the length of a queue.
     latency(5_000, linger_ms=0),
     latency(500, linger_ms=0, is_extra=True),

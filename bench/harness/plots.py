@@ -86,7 +86,7 @@ def _legend(names: Sequence[str], y: float) -> Iterator[str]:
         x += 32 + LETTER * len(name)
 
 
-def _picture(title: str, unit: str, height: float, names: Sequence[str], inside: list[str]) -> str:
+def _svg(title: str, unit: str, height: float, names: Sequence[str], inside: list[str]) -> str:
     told = f"{title}, {unit}: {', '.join(names)}"
     return "\n".join(
         [
@@ -161,7 +161,7 @@ def bars(title: str, unit: str, groups: Mapping[str, Series], names: Names) -> s
     y -= GROUP_GAP / 2
     grid = [_line(left + at * scale, HEAD - 6, left + at * scale, y, "g") for at in ticks]
     grid += [_text(left + at * scale, y + 15, plain(at), "s", "middle") for at in ticks]
-    return _picture(title, unit, y + 28, [names[one] for one in used], grid + inside)
+    return _svg(title, unit, y + 28, [names[one] for one in used], grid + inside)
 
 
 def _broken(label: str) -> list[str]:
@@ -219,7 +219,7 @@ def curves(
         inside += _grid(ticks, rise, x, x + wide - 18, with_numbers=number % across == 0)
         inside += _panel(panel, used, x, wide - 18, rise)
     rows = math.ceil(len(panels) / across)
-    return _picture(
+    return _svg(
         title, unit, HEAD + (PANEL_HEIGHT + 62) * rows, [names[one] for one in used], inside
     )
 

@@ -4,7 +4,7 @@ The partition is led by the first broker, to which the generator speaks; all thr
 client and what the brokers need beside them share the machine.
 
 Kafka takes the next request of a connection when it has answered the one before, so requests in
-flight on one connection wait for each other there; on connections of their own they do not.
+flight on one connection wait for each other there; on separate connections they do not.
 """
 
 from collections.abc import Iterator

@@ -64,12 +64,12 @@ def with_rates(sample: Sample, cluster: Cluster) -> Sample:
     """Return the rates and shares of the report, computed from the generator's counts."""
     sample["mb_per_s"] = sample["bytes"] / sample["seconds"] / MB
     sample["records_per_s"] = sample["records"] / sample["seconds"]
-    for who in ("broker", "client"):
-        spent_s = sample[f"{who}_cpu_s"]
+    for side in ("broker", "client"):
+        spent_s = sample[f"{side}_cpu_s"]
         if sample["bytes"]:
-            sample[f"{who}_cpu_s_per_gb"] = spent_s / (sample["bytes"] / GB)
+            sample[f"{side}_cpu_s_per_gb"] = spent_s / (sample["bytes"] / GB)
         if sample.get("requests"):
-            sample[f"{who}_cpu_us_per_request"] = spent_s / sample["requests"] * 1e6
+            sample[f"{side}_cpu_us_per_request"] = spent_s / sample["requests"] * 1e6
     if "requests" in sample:
         sample["requests_per_s"] = sample["requests"] / sample["seconds"]
     sample["peak_rss_mb"] = peak_rss_mb(cluster.pids)

@@ -143,8 +143,10 @@ def run(
     compare(cluster, copyings)
     for copying in copyings:
         copying.check(values)
-        lives = sum(copier.lives for copier in copying.copiers)
-        report.say(f"the copy by {copying.client} is exact; its copiers had {lives} lives")
+        starts = sum(copier.starts for copier in copying.copiers)
+        report.say(
+            f"the copy by {copying.client} is exact; its copiers were started {starts} times"
+        )
     for name, count in report.counts.most_common():
         report.say(f"  {count:3} × {name}")
 
@@ -253,7 +255,7 @@ class Harm:
         role = self._dice.choice(["leader", "transactions", "group", "controller", "any"])
         name = copying.copiers[0].job["transactional_id"]
         index = self._dice.randrange(PARTITIONS)
-        anybody = self._dice.choice(self._cluster.brokers)
+        any_broker = self._dice.choice(self._cluster.brokers)
         match role:
             case "leader":
                 found = self._cluster.partition(copying.target, index).leader_id
@@ -264,8 +266,8 @@ class Harm:
             case "controller":
                 found = self._cluster.metadata(self._cluster.able()[0]).controller_id
             case _:
-                found = anybody
-        return (found, role) if found in self._cluster.brokers else (anybody, "any")
+                found = any_broker
+        return (found, role) if found in self._cluster.brokers else (any_broker, "any")
 
     def _kill_a_broker(self) -> str:
         broker_id, role = self._any_broker()

@@ -45,7 +45,7 @@ class Chaos:
         """Return a running broker to hit, and its role."""
         role = self.random.choice(["leader", "controller", "any"])
         index = self.random.randrange(self.partitions)
-        anybody = self.random.choice(self.cluster.brokers)
+        any_broker = self.random.choice(self.cluster.brokers)
         running = [broker for broker in self.cluster.brokers if self.cluster.is_running(broker)]
         assert running, "no broker is running"
         found = -1
@@ -58,7 +58,7 @@ class Chaos:
         except NOT_NOW:
             pass
         if found not in running:
-            found, role = (anybody if anybody in running else running[0]), "any"
+            found, role = (any_broker if any_broker in running else running[0]), "any"
         return found, role
 
     def several(self, count: int) -> list[int]:

@@ -199,8 +199,8 @@ def tell(load: Load, transactions: TransactionLoad, report: Report) -> None:
     stalls = {index: round(found, 1) for (_, index), found in history.stalls_s().items()}
     report.say(f"longest stall per partition, in seconds: {stalls}")
     begun, committed = len(transactions.history.transactions), transactions.history.committed()
-    lives = {writer.client: writer.lives for writer in transactions.writers}
-    report.say(f"{len(committed)} of {begun} transactions committed; lives of producers: {lives}")
+    starts = {writer.client: writer.starts for writer in transactions.writers}
+    report.say(f"{len(committed)} of {begun} transactions committed; producers started: {starts}")
     for name, count in report.counts.most_common():
         report.say(f"  {count:3} × {name}")
     report.say("nothing was lost, nothing was there twice, all replicas are equal")

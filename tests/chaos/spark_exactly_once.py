@@ -122,7 +122,7 @@ def main() -> int:
                     meanwhile.enter_context(BlockingClient(cluster, random.Random(seed)))
                 for number in range(arguments.rounds):
                     for copy in copies:
-                        life(copy, dice, folder, number)
+                        run_driver(copy, dice, folder, number)
             for copy in copies:
                 batches = copy.live().last.batch + 1
                 copy.check(batches)
@@ -135,7 +135,7 @@ def main() -> int:
     return 0
 
 
-def life(copy: Copy, dice: random.Random, folder: Path, number: int) -> None:
+def run_driver(copy: Copy, dice: random.Random, folder: Path, number: int) -> None:
     """Run one driver."""
     moment = dice.choice([None, *MOMENTS])
     if dice.random() < 0.3:

@@ -83,13 +83,13 @@ class Copier:
 
     def __init__(self, job: Mapping[str, Any], log: Path) -> None:
         self.job = job
-        self.lives = 0
+        self.starts = 0
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
         self._twins: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
-        self.lives += 1
+        self.starts += 1
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 processes.module(COPIER, json.dumps(self.job)),

@@ -335,7 +335,7 @@ class Replicated(Cluster):
 
     def unsettled(self) -> str:
         """Return why the cluster is not at rest, or an empty text."""
-        pictures = {}
+        views = {}
         for broker_id in self.brokers:
             try:
                 answer = self.metadata(broker_id)
@@ -349,7 +349,7 @@ class Replicated(Cluster):
                         partition.replica_nodes
                     ):
                         return f"broker {broker_id}: {topic.name} {partition}"
-            pictures[broker_id] = (
+            views[broker_id] = (
                 answer.controller_id,
                 sorted(
                     (
@@ -362,8 +362,8 @@ class Replicated(Cluster):
                     for partition in topic.partitions
                 ),
             )
-        first = pictures[self.brokers[0]]
-        different = [picture for picture, found in pictures.items() if found != first]
+        first = views[self.brokers[0]]
+        different = [broker_id for broker_id, found in views.items() if found != first]
         return f"brokers {different} differ from broker {self.brokers[0]}" if different else ""
 
     def check_brokers_failed_at_nothing(self) -> None:

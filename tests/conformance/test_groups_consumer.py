@@ -319,20 +319,20 @@ def test_strangers_and_old_epochs_can_do_nothing(raw, group, topic, member):
     member_id, epoch = member
     stranger = str(uuid.uuid4())
 
-    def told_to(*who, **given):
-        return ErrorCode(heartbeat(raw, group, *who, **given).error_code)
+    def heartbeat_error(*member, **given):
+        return ErrorCode(heartbeat(raw, group, *member, **given).error_code)
 
-    assert told_to(stranger, 1) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert told_to(stranger, LEAVE) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert told_to(member_id, epoch + 5) is ErrorCode.FENCED_MEMBER_EPOCH
+    assert heartbeat_error(stranger, 1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert heartbeat_error(stranger, LEAVE) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert heartbeat_error(member_id, epoch + 5) is ErrorCode.FENCED_MEMBER_EPOCH
     offsets = {(topic, 0): 7}
-    for who, generation, error in (
+    for sender, generation, error in (
         (stranger, 1, ErrorCode.UNKNOWN_MEMBER_ID),
         (member_id, epoch - 1, ErrorCode.STALE_MEMBER_EPOCH),
         (member_id, epoch + 1, ErrorCode.STALE_MEMBER_EPOCH),
         ("", -1, ErrorCode.UNKNOWN_MEMBER_ID),
     ):
-        assert commit(raw, group, offsets, generation=generation, member_id=who) == [error]
+        assert commit(raw, group, offsets, generation=generation, member_id=sender) == [error]
     # Versions before 9 have no epochs.
     old = commit(raw, group, offsets, 8, generation=epoch + 1, member_id=member_id)
     assert old == [ErrorCode.UNSUPPORTED_VERSION]
@@ -341,7 +341,7 @@ def test_strangers_and_old_epochs_can_do_nothing(raw, group, topic, member):
         fetch_offsets(raw, group, None, 9, member_id=member_id, member_epoch=epoch + 1)
     with pytest.raises(AssertionError, match="UNKNOWN_MEMBER_ID"):
         fetch_offsets(raw, group, None, 9, member_id=stranger, member_epoch=epoch)
-    assert told_to(member_id, epoch) is ErrorCode.NONE
+    assert heartbeat_error(member_id, epoch) is ErrorCode.NONE
 
 
 @pytest.mark.parametrize(

@@ -129,14 +129,14 @@ def test_a_new_leader_knows_from_its_log_what_was_written_already(three_transact
     cluster.lead_with(topic, 1)
     with Raw(cluster, 2) as raw:
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
-        who = raw.ask(request, 4)
+        identity = raw.ask(request, 4)
 
     def write(sequence, *values):
         rows = [batch.Record(at, 0, None, value, ()) for at, value in enumerate(values)]
         records = batch.build(
             rows,
-            producer_id=who.producer_id,
-            producer_epoch=who.producer_epoch,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.producer_epoch,
             base_sequence=sequence,
         )
         with Raw(cluster, cluster.leader_now(topic)) as raw:

@@ -36,9 +36,9 @@ def producer(history, name="a"):
     return made
 
 
-def transact(history, who, fate=Fate.COMMITTED, *, asks=True, positions=None):
+def transact(history, holder, fate=Fate.COMMITTED, *, asks=True, positions=None):
     """A transaction with one record to the left and one to the right; both values."""
-    made = history.begin(who)
+    made = history.begin(holder)
     values = [history.send(made, *LEFT), history.send(made, *RIGHT)]
     made.positions.update(positions or {})
     if asks and fate is not Fate.ABORTED:
@@ -60,10 +60,10 @@ def kinds(history, seen, positions=None):
 
 
 def test_what_was_committed_and_nothing_else_is_in_order(history):
-    who = producer(history)
-    first = transact(history, who)
-    transact(history, who, Fate.ABORTED)
-    second = transact(history, who)
+    holder = producer(history)
+    first = transact(history, holder)
+    transact(history, holder, Fate.ABORTED)
+    second = transact(history, holder)
     seen = logs(first, second)
     reading = history.reader("reader")
     for partition, log in seen.items():
@@ -129,8 +129,8 @@ def test_what_was_never_sent_is_not_there(history):
 
 
 def test_transactions_of_one_producer_come_in_their_order(history):
-    who = producer(history)
-    first, second = transact(history, who), transact(history, who)
+    holder = producer(history)
+    first, second = transact(history, holder), transact(history, holder)
     assert kinds(history, logs(second, first)) == {"nonmonotonic-send", "realtime-order"}
 
 
@@ -146,8 +146,8 @@ def test_a_transaction_comes_behind_what_was_committed_before_it_began(history):
     [([0, 2], set()), ([0, 2, 2], {"nonmonotonic-poll"}), ([0], {"unseen"})],
 )
 def test_a_reader_is_given_all_that_is_committed_once(history, offsets, expected):
-    who = producer(history)
-    seen = logs(transact(history, who), transact(history, who))
+    holder = producer(history)
+    seen = logs(transact(history, holder), transact(history, holder))
     reading = history.reader("reader")
     for offset in offsets:
         history.read(reading, LEFT, offset, dict(seen[LEFT])[offset])
@@ -170,9 +170,9 @@ def test_nothing_is_read_before_its_commit_was_asked_for(history):
 
 
 def test_offsets_share_the_fate_of_records(history):
-    who = producer(history)
-    first = transact(history, who, positions={SOURCE: 10})
-    transact(history, who, Fate.ABORTED, positions={SOURCE: 20})
+    holder = producer(history)
+    first = transact(history, holder, positions={SOURCE: 10})
+    transact(history, holder, Fate.ABORTED, positions={SOURCE: 20})
     history.checked(logs(first), {SOURCE: 10})
     assert kinds(history, logs(first), {SOURCE: 20}) == {"unread-position"}
     assert kinds(history, logs(first), {}) == {"unread-position"}

@@ -96,7 +96,7 @@ class TransactionHistory:
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
         self._lock = threading.Lock()
-        self._lives: dict[str, list[Producer]] = defaultdict(list)
+        self._instances: dict[str, list[Producer]] = defaultdict(list)
         self._numbers = itertools.count()
         self.transactions: list[Transaction] = []
         self.readings: list[CommittedReading] = []
@@ -106,9 +106,9 @@ class TransactionHistory:
     def producer(self, transactional_id: str) -> Producer:
         """A producer is about to take a transactional id."""
         with self._lock:
-            lives = self._lives[transactional_id]
-            lives.append(Producer(transactional_id, len(lives) + 1))
-            return lives[-1]
+            instances = self._instances[transactional_id]
+            instances.append(Producer(transactional_id, len(instances) + 1))
+            return instances[-1]
 
     def ready(self, producer: Producer) -> None:
         """The producer owns the transactional id now."""
@@ -221,7 +221,7 @@ class TransactionHistory:
 
     def _successor_s(self, producer: Producer) -> float:
         """Return when another producer learned that it owns the transactional id."""
-        later = self._lives[producer.transactional_id][producer.number :]
+        later = self._instances[producer.transactional_id][producer.number :]
         return min((transaction.ready_s for transaction in later), default=float("inf"))
 
     def _order(self, places: Mapping[tuple[Partition, bytes | None], list[int]]) -> list[Anomaly]:

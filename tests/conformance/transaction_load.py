@@ -46,7 +46,7 @@ class TransactionalWriter(threading.Thread):
         self.client = client
         self.group = f"positions-{client}-{load.topic}"
         self.transactional_id = f"load-{client}-{load.topic}"
-        self.lives = 0
+        self.starts = 0
         self.refusals: list[str] = []
         self.failure: BaseException | None = None
         self._load = load
@@ -61,28 +61,28 @@ class TransactionalWriter(threading.Thread):
 
     def _live(self) -> None:
         history = self._load.history
-        life = history.producer(self.transactional_id)
-        self.lives += 1
+        instance = history.producer(self.transactional_id)
+        self.starts += 1
         made = PRODUCERS[self.client]
         try:
             producer = made(self._load.cluster.bootstrap, self.transactional_id, TIMEOUT_MS)
         except (Refused, TimeoutError) as refusal:
             self.refusals.append(f"init: {refusal}")
             return
-        history.ready(life)
+        history.ready(instance)
         try:
             while not self._load.is_stopping.is_set():
-                self._transact(producer, life)
+                self._transact(producer, instance)
                 time.sleep(self._load.pace_s)
         except (Refused, TimeoutError) as refusal:
             self.refusals.append(str(refusal))
         finally:
             producer.close()
 
-    def _transact(self, producer: Any, life: Any) -> None:
+    def _transact(self, producer: Any, instance: Any) -> None:
         load, history = self._load, self._load.history
         number = next(self._numbers)
-        transaction = history.begin(life)
+        transaction = history.begin(instance)
         producer.begin()
         for _ in range(2):
             for index in load.indexes:
@@ -225,7 +225,7 @@ class TransactionLoad:
             )
             if all(counts[client] >= count for client in wanted):
                 return
-            told = {writer.client: (writer.lives, writer.refusals[-3:]) for writer in self.writers}
+            told = {writer.client: (writer.starts, writer.refusals[-3:]) for writer in self.writers}
             assert time.monotonic() < began_s + limit_s, (counts, told)
             for writer in self.writers:
                 assert writer.is_alive(), (writer.name, writer.failure)

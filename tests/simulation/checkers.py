@@ -95,7 +95,7 @@ class Checker:
         self._previous: dict[tuple[int, int], int] = {}
         # Incarnation of a broker: the newest controller and partition epochs that it knows.
         self._heard: dict[tuple[int, int], int] = {}
-        self._pictured: dict[tuple[int, int, Partition], int] = {}
+        self._known_epochs: dict[tuple[int, int, Partition], int] = {}
         # The offset up to which a leader's log has been compared with the committed records.
         self._compared: dict[tuple[Partition, int], int] = {}
 
@@ -143,11 +143,11 @@ class Checker:
             raise Violated(f"I4 {partition} changed its leader within an epoch: {before} {state}")
         known = before.broker_epochs
         for member in state.isr + state.elr:
-            life = state.broker_epochs[member]
-            is_known = life == known.get(member) or (
-                member in known and self._previous.get((member, life)) == known[member]
+            epoch = state.broker_epochs[member]
+            is_known = epoch == known.get(member) or (
+                member in known and self._previous.get((member, epoch)) == known[member]
             )
-            has_fetched = (member, life, before.leader_epoch) in self.truth(partition).fetched
+            has_fetched = (member, epoch, before.leader_epoch) in self.truth(partition).fetched
             was_needed = state.is_recovering and member == state.leader
             if not (is_known or has_fetched or was_needed):
                 raise Violated(f"I12 {partition} counts on {member} untried: {before} {state}")
@@ -192,24 +192,24 @@ class Checker:
         """A broker got a request of a controller.  I11, I21."""
         if received.error_code != ErrorCode.NONE:
             return
-        life = (broker.id, broker.lives)
-        newest = self._heard.setdefault(life, message.controller_epoch)
+        incarnation = (broker.id, broker.incarnation)
+        newest = self._heard.setdefault(incarnation, message.controller_epoch)
         if message.controller_epoch < newest or (
             (received.changes or received.brokers_changed) and message.broker_epoch != broker.epoch
         ):
             raise Violated(f"I11 {broker.name} obeyed what was not for it any more: {message}")
-        self._heard[life] = message.controller_epoch
+        self._heard[incarnation] = message.controller_epoch
         for topic in broker.metadata_image:
             for index, state in topic.partitions.items():
-                key = (*life, (topic.name, index))
-                if state.partition_epoch < self._pictured.get(key, 0):
+                key = (*incarnation, (topic.name, index))
+                if state.partition_epoch < self._known_epochs.get(key, 0):
                     raise Violated(f"I21 {broker.name} went back to {state}")
-                self._pictured[key] = state.partition_epoch
+                self._known_epochs[key] = state.partition_epoch
 
     def leads(self, leading: Leading) -> None:
         """A broker became a leader.  I1, I2, I4."""
         broker, partition, state = leading.broker, leading.partition, leading.machine.state
-        truth, me = self.truth(partition), (broker.id, broker.lives)
+        truth, me = self.truth(partition), (broker.id, broker.incarnation)
         other = truth.leaders.setdefault(state.leader_epoch, me)
         if other != me:
             raise Violated(
@@ -270,13 +270,13 @@ class Checker:
         truth, log = self.truth(following.partition), following.log
         if truth.is_lossy:
             return
-        who = f"I3 follower {following.broker.id}"
+        name = f"I3 follower {following.broker.id}"
         if high_watermark > len(truth.committed):
             raise Violated(
-                f"{who} of {following.partition} takes {high_watermark} for committed,"
+                f"{name} of {following.partition} takes {high_watermark} for committed,"
                 f" {len(truth.committed)} are"
             )
-        self._agrees(following.partition, who, log, following.compared, high_watermark)
+        self._agrees(following.partition, name, log, following.compared, high_watermark)
         following.compared = high_watermark
 
     def truncates(self, following: Following, end_offset: int) -> None:
@@ -316,7 +316,7 @@ class Checker:
             )
 
     def _agrees(
-        self, partition: Partition, who: str, log: SimLog, start: int, end_offset: int
+        self, partition: Partition, name: str, log: SimLog, start: int, end_offset: int
     ) -> None:
         """Compare a log with the committed records where both have some."""
         known = self.truth(partition).committed
@@ -326,15 +326,15 @@ class Checker:
                 offset for offset in range(start, end) if log.entries[offset] != known[offset]
             )
             raise Violated(
-                f"{who} of {partition} has {log.entries[at]} at {at}, {known[at]} was committed"
+                f"{name} of {partition} has {log.entries[at]} at {at}, {known[at]} was committed"
             )
 
     def _has(
-        self, partition: Partition, who: str, log: SimLog, end_offset: int, start: int = 0
+        self, partition: Partition, name: str, log: SimLog, end_offset: int, start: int = 0
     ) -> None:
         if log.end_offset < end_offset:
-            raise Violated(f"{who} of {partition} ends at {log.end_offset}, not {end_offset}")
-        self._agrees(partition, who, log, start, end_offset)
+            raise Violated(f"{name} of {partition} ends at {log.end_offset}, not {end_offset}")
+        self._agrees(partition, name, log, start, end_offset)
 
     # -- observations of clients -----------------------------------------------------------
 

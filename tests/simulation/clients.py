@@ -136,7 +136,7 @@ class Consumer(Client):
 
     def _next(self) -> None:
         random = self.world.random
-        if self.kind == "anybody" and random.random() < 0.7:
+        if self.kind == "any" and random.random() < 0.7:
             self._fetch(random.choice(self._brokers))
         elif self._preferred != NO_BROKER and random.random() < 0.95:
             self._fetch(f"broker-{self._preferred}")

@@ -60,7 +60,7 @@ class Faults:
 
     # -- roles -----------------------------------------------------------------------------
 
-    def anybody(self) -> SimBroker:
+    def any_broker(self) -> SimBroker:
         return self.random.choice(list(self.brokers.values()))
 
     def partition(self) -> Partition:
@@ -250,7 +250,7 @@ class Faults:
             yield self.random.choice((20, 100, 300, 800, 2000))
 
     def _strike(self) -> None:
-        random, broker = self.random, self.anybody()
+        random, broker = self.random, self.any_broker()
         other = random.choice([*self.brokers.values(), self.simulation.zookeeper]).name
         down_ms = random.choice((10, 300, 1500, 4000))
         match random.choice(_ANYTHING):

@@ -73,7 +73,7 @@ class Following:
                 self._take(position, answer)
 
         leader = f"broker-{machine.state.leader}"
-        self.broker.ask(leader, request, FETCH_MS, answered, lane="fetch")
+        self.broker.ask(leader, request, FETCH_MS, answered, channel="fetch")
 
     def _take(self, position: FetchPosition, answer: Fetched) -> None:
         step = self.machine.answered(

@@ -142,7 +142,7 @@ def late_orders(faults: Faults) -> Iterator[int]:
         return
     faults.slow_to_all(controller, random.choice((100, 200, 350)))
     for _ in range(random.randint(1, 3)):
-        broker = random.choice((leader, faults.anybody()))
+        broker = random.choice((leader, faults.any_broker()))
         if broker is not controller:
             how = random.choice((faults.lose_disk, faults.lose_power, faults.kill))
             faults.bounce(broker, how)

@@ -82,7 +82,7 @@ class Simulation:
             )
             for nth in range(3)
         ]
-        kinds = ("leader", "nominated", "anybody")
+        kinds = ("leader", "nominated", "any")
         self.consumers = [
             Consumer(world, f"consumer-{nth}", names, self.checker, partition, kinds[nth % 3])
             for nth, partition in enumerate(partitions, random.randrange(3))
@@ -177,7 +177,7 @@ class Simulation:
             if self._epochs() == before:
                 return
             if self.world.now_ms >= deadline_ms:
-                raise Violated(f"decisions go on though nothing happens: {before}")
+                raise Violated(f"decisions continue though nothing happens: {before}")
 
     def _run_until(self, is_done: Callable[[], bool], deadline_ms: int) -> None:
         while not is_done() and self.world.now_ms < deadline_ms:
@@ -218,7 +218,7 @@ class Simulation:
         ]
 
 
-class Ran(NamedTuple):
+class Outcome(NamedTuple):
     """The outcome of a run without violations."""
 
     events: int
@@ -228,7 +228,7 @@ class Ran(NamedTuple):
     """The kinds of faults that happened, and the scenario."""
 
 
-def run(seed: int) -> Ran:
+def run(seed: int) -> Outcome:
     """Run a seed; raise a violation together with the history that led to it."""
     simulation = Simulation(seed)
     world = simulation.world
@@ -242,7 +242,7 @@ def run(seed: int) -> Ran:
     happened = list(simulation.faults.happened)
     if simulation.shape.story:
         happened.append(simulation.shape.story)
-    return Ran(world.events, world.now_ms, world.digest(), happened)
+    return Outcome(world.events, world.now_ms, world.digest(), happened)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from tests.simulation.disk import SimLog
 from tests.simulation.faults import BLOWS
 from tests.simulation.mutants import MUTANTS, detected
 from tests.simulation.scenarios import SCENARIOS
-from tests.simulation.simulation import Ran, run
+from tests.simulation.simulation import Outcome, run
 from tests.support import processes
 from tests.support.seeds import first_seed
 
@@ -53,7 +53,7 @@ def test_whatever_goes_wrong_nothing_committed_is_lost(capsys: pytest.CaptureFix
     with workers() as pool:
         runs = [pool.submit(run, seed) for seed in range(FIRST, FIRST + SEEDS)]
         for done in as_completed(runs):
-            ran: Ran = done.result()
+            ran: Outcome = done.result()
             events += ran.events
             seconds += ran.virtual_ms // 1000
             for name in ran.happened:

@@ -75,7 +75,7 @@ class Process:
         self.name = name
         self.is_up = False
         self.is_paused = False
-        self.lives = 0
+        self.incarnation = 0
         self.clock_percent = 100
         """The rate of its clock and of its timers."""
         self.clock_offset_ms = 0
@@ -97,7 +97,7 @@ class Process:
 
     def start(self) -> None:
         assert not self.is_up
-        self.lives += 1
+        self.incarnation += 1
         self.is_up, self.is_paused = True, False
         self._missed.clear()
         self.world.tell(f"{self.name} starts")
@@ -114,10 +114,10 @@ class Process:
 
     def resume(self) -> None:
         self.is_paused = False
-        self.world.tell(f"{self.name} goes on")
+        self.world.tell(f"{self.name} resumes")
         missed, self._missed = self._missed, []
         for function, arguments in missed:
-            self.world.at(0, self._do, self.lives, function, arguments)
+            self.world.at(0, self._do, self.incarnation, function, arguments)
 
     # -- time and messages
 
@@ -129,12 +129,12 @@ class Process:
         """Call a function of this incarnation later."""
         if self.clock_percent != 100:
             delay_ms = delay_ms * 100 // self.clock_percent
-        self.world.at(delay_ms, self._do, self.lives, function, arguments)
+        self.world.at(delay_ms, self._do, self.incarnation, function, arguments)
 
     def _do(
         self, incarnation: int, function: Callable[..., None], arguments: tuple[Any, ...]
     ) -> None:
-        if incarnation != self.lives or not self.is_up:
+        if incarnation != self.incarnation or not self.is_up:
             return
         if self.is_paused:
             self._missed.append((function, arguments))
@@ -151,37 +151,37 @@ class Process:
         process.after(0, process.told, self.name, message)
 
     def ask(
-        self, receiver: str, request: Any, timeout_ms: int, reply: Reply, lane: str = ""
+        self, receiver: str, request: Any, timeout_ms: int, reply: Reply, channel: str = ""
     ) -> None:
         """Send a request.  `reply` is called exactly once, unless this process dies."""
-        asked = _Asked(self, receiver, request, reply, lane)
+        asked = _PendingRequest(self, receiver, request, reply, channel)
         self.after(timeout_ms, asked.give_up)
 
 
-class _Asked:
+class _PendingRequest:
     """A request in flight, and its response."""
 
     __slots__ = (
         "_asker",
+        "_channel",
         "_connection",
         "_incarnation",
-        "_lane",
         "_receiver",
         "_reply",
         "_request",
     )
 
     def __init__(
-        self, asker: Process, receiver: str, request: Any, reply: Reply, lane: str
+        self, asker: Process, receiver: str, request: Any, reply: Reply, channel: str
     ) -> None:
         self._asker = asker
-        self._incarnation = asker.lives
+        self._incarnation = asker.incarnation
         self._receiver = receiver
-        self._lane = lane
+        self._channel = channel
         self._request = request
         self._reply: Reply | None = reply
         network = asker.world.network
-        self._connection = network.connection(asker.name, receiver, lane)
+        self._connection = network.connection(asker.name, receiver, channel)
         network.carry(self._connection, asker.name, receiver, self._arrive)
 
     def _arrive(self) -> None:
@@ -204,7 +204,7 @@ class _Asked:
 
     def give_up(self) -> None:
         if self._reply is not None:
-            self._asker.world.network.reconnect(self._asker.name, self._receiver, self._lane)
+            self._asker.world.network.reconnect(self._asker.name, self._receiver, self._channel)
             self._finish(None)
 
 
@@ -234,12 +234,12 @@ class Network:
         self.lost = 0
         """The number of messages since the start."""
 
-    def connection(self, sender: str, receiver: str, lane: str) -> Connection:
-        found = self._connections.get((sender, receiver, lane))
-        return found or self.reconnect(sender, receiver, lane)
+    def connection(self, sender: str, receiver: str, channel: str) -> Connection:
+        found = self._connections.get((sender, receiver, channel))
+        return found or self.reconnect(sender, receiver, channel)
 
-    def reconnect(self, sender: str, receiver: str, lane: str) -> Connection:
-        connection = self._connections[sender, receiver, lane] = Connection()
+    def reconnect(self, sender: str, receiver: str, channel: str) -> Connection:
+        connection = self._connections[sender, receiver, channel] = Connection()
         return connection
 
     def carry(

@@ -153,7 +153,7 @@ class TreeClient:
         self._heard_ms = owner.clock_ms()
         self._is_connected = False
         self._opens = 0
-        self._lives = 0
+        self._incarnation = 0
         self._events = 0
         self.session_id = 0
         self.on_doubt: Callable[[], None] = lambda: None
@@ -206,9 +206,9 @@ class TreeClient:
             else:
                 self._heard_ms = max(self._heard_ms, asked_ms)
                 # A server that died broke the connection, and lost the watches.
-                lives = self._owner.world.processes[NAME].lives
-                if not self._is_connected or lives != self._lives:
-                    self._lives = lives
+                incarnation = self._owner.world.processes[NAME].incarnation
+                if not self._is_connected or incarnation != self._incarnation:
+                    self._incarnation = incarnation
                     self._is_connected = True
                     self._watches.clear()
                     self._owner.after(0, self._connected, False)
@@ -231,7 +231,7 @@ class TreeClient:
                 return
             self.session_id, self._is_connected = session_id, True
             self._events = 0
-            self._lives = self._owner.world.processes[NAME].lives
+            self._incarnation = self._owner.world.processes[NAME].incarnation
             self._heard_ms = self._owner.clock_ms() - CALL_MS
             self._connected(True)
             self._owner.after(TIMEOUT_MS // 4, self._ping, session_id)

@@ -141,8 +141,8 @@ class KafkaPython:
             kafka.TopicPartition(*where): OffsetAndMetadata(at, "", -1)
             for where, at in positions.items()
         }
-        who = group if isinstance(group, str) else group.group_metadata()
-        self._call(self._producer.send_offsets_to_transaction, places, who)
+        member = group if isinstance(group, str) else group.group_metadata()
+        self._call(self._producer.send_offsets_to_transaction, places, member)
 
     def commit(self):
         self._call(self._producer.commit_transaction)

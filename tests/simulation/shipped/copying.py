@@ -146,7 +146,7 @@ class Coordinated(Client):
 
 
 @dataclass(slots=True)
-class Life:
+class TransactionalProducer:
     """A producer in one epoch."""
 
     producer_id: int
@@ -184,7 +184,7 @@ class Copier(Coordinated):
             await self.rest(0.5)
 
     async def _live(self) -> None:
-        life = await self._initialize()
+        producer = await self._initialize()
         member = self._membership(self)
         positions: dict[int, int] | None = None
         while True:
@@ -193,19 +193,19 @@ class Copier(Coordinated):
                     await member.join()
                     positions = await self._positions(member)
                 await member.keep()
-                if not await self._copy_from_one(life, member, positions):
+                if not await self._copy_from_one(producer, member, positions):
                     await self.rest(self.pause_s)
             except Rejoin:
                 positions = None
 
     # -- steps -----------------------------------------------------------------------------
 
-    async def _initialize(self) -> Life:
+    async def _initialize(self) -> TransactionalProducer:
         request = InitProducerIdRequest(
             transactional_id=self.name, transaction_timeout_ms=self._timeout_ms
         )
         answer = await self._insist(TRANSACTION_KIND, self.name, request, tries=60)
-        return Life(answer.producer_id, answer.producer_epoch)
+        return TransactionalProducer(answer.producer_id, answer.producer_epoch)
 
     async def _insist(self, kind: int, key: str, request: Any, tries: int = TRIES) -> Any:
         """Send a request until the response is final.
@@ -249,16 +249,18 @@ class Copier(Coordinated):
             await self.rest(0.2)
         raise GiveUp("its offsets are not stable")
 
-    async def _copy_from_one(self, life: Life, member: Any, positions: dict[int, int]) -> bool:
+    async def _copy_from_one(
+        self, producer: TransactionalProducer, member: Any, positions: dict[int, int]
+    ) -> bool:
         """Copy from one of the partitions; without pauses, from one that has records."""
         indexes = self.random.sample(list(positions), len(positions))
         for index in indexes if self.hurries else indexes[:1]:
-            if await self._copy_some(life, member, index, positions):
+            if await self._copy_some(producer, member, index, positions):
                 return True
         return False
 
     async def _copy_some(
-        self, life: Life, member: Any, index: int, positions: dict[int, int]
+        self, producer: TransactionalProducer, member: Any, index: int, positions: dict[int, int]
     ) -> bool:
         """Copy some records in a transaction; return whether there were any."""
         source = (self._source, index)
@@ -267,44 +269,44 @@ class Copier(Coordinated):
         values = [] if got is None else _values(got[1], positions[index])
         if not values:
             return False
-        await self._add(life, index)
+        await self._add(producer, index)
         try:
-            await self._produce(life, index, [value for _, value in values])
+            await self._produce(producer, index, [value for _, value in values])
         except Unsure:
             # Duplicates of its records may still be in flight when this transaction has ended.
-            await self._end_transaction(life, is_commit=False)
+            await self._end_transaction(producer, is_commit=False)
             raise
         await self._insist(
             TRANSACTION_KIND,
             self.name,
             AddOffsetsToTxnRequest(
                 transactional_id=self.name,
-                producer_id=life.producer_id,
-                producer_epoch=life.epoch,
+                producer_id=producer.producer_id,
+                producer_epoch=producer.epoch,
                 group_id=GROUP,
             ),
         )
         behind = values[-1][0] + 1
         is_commit = self.hurries or self.random.random() < 0.85
         try:
-            await self._commit_position(life, member, index, behind)
+            await self._commit_position(producer, member, index, behind)
         except Rejoin:
-            await self._end_transaction(life, is_commit=False)
+            await self._end_transaction(producer, is_commit=False)
             raise
         if not self.hurries and self.random.random() < 0.1:
             await self.rest(3.0)  # it may take too long
-        await self._end_transaction(life, is_commit)
+        await self._end_transaction(producer, is_commit)
         if is_commit:
             positions[index] = behind
             self.commits += 1
             self.world.tell(f"{self.name} has copied {source} up to {behind}")
         return True
 
-    async def _add(self, life: Life, index: int) -> None:
+    async def _add(self, producer: TransactionalProducer, index: int) -> None:
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.name,
-            v3_and_below_producer_id=life.producer_id,
-            v3_and_below_producer_epoch=life.epoch,
+            v3_and_below_producer_id=producer.producer_id,
+            v3_and_below_producer_epoch=producer.epoch,
             v3_and_below_topics=[AddPartitionsToTxnTopic(name=COPY, partitions=[index])],
         )
         for _ in range(TRIES):
@@ -321,12 +323,14 @@ class Copier(Coordinated):
             await self.rest(0.1)
         raise GiveUp("its partition is not added")
 
-    async def _produce(self, life: Life, index: int, values: list[bytes]) -> None:
-        sequence = life.sequences.get(index, 0)
+    async def _produce(
+        self, producer: TransactionalProducer, index: int, values: list[bytes]
+    ) -> None:
+        sequence = producer.sequences.get(index, 0)
         data = batch.build(
             [batch.Record(nth, self.now_ms(), None, value, ()) for nth, value in enumerate(values)],
-            producer_id=life.producer_id,
-            producer_epoch=life.epoch,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
             base_sequence=sequence,
             transactional=True,
         )
@@ -344,7 +348,7 @@ class Copier(Coordinated):
             except ConnectionFailed:
                 code = ErrorCode.REQUEST_TIMED_OUT
             if code == ErrorCode.NONE:
-                life.sequences[index] = sequence + len(values)
+                producer.sequences[index] = sequence + len(values)
                 return
             if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
                 raise Violated(f"I14 {self.name} {(COPY, index)}: sequence {sequence} is refused")
@@ -354,15 +358,17 @@ class Copier(Coordinated):
             await self.rest(0.1)
         raise Unsure("its records are not taken")
 
-    async def _commit_position(self, life: Life, member: Any, index: int, offset: int) -> None:
+    async def _commit_position(
+        self, producer: TransactionalProducer, member: Any, index: int, offset: int
+    ) -> None:
         part = TxnOffsetCommitRequestPartition(
             partition_index=index, committed_offset=offset, committed_metadata=None
         )
         request = TxnOffsetCommitRequest(
             transactional_id=self.name,
             group_id=GROUP,
-            producer_id=life.producer_id,
-            producer_epoch=life.epoch,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
             generation_id=member.generation,
             member_id=member.id,
             topics=[TxnOffsetCommitRequestTopic(name=self._source, partitions=[part])],
@@ -380,11 +386,11 @@ class Copier(Coordinated):
             await self.rest(0.1)
         raise GiveUp("its position is not taken")
 
-    async def _end_transaction(self, life: Life, is_commit: bool) -> None:
+    async def _end_transaction(self, producer: TransactionalProducer, is_commit: bool) -> None:
         request = EndTxnRequest(
             transactional_id=self.name,
-            producer_id=life.producer_id,
-            producer_epoch=life.epoch,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
             committed=is_commit,
         )
         await self._insist(TRANSACTION_KIND, self.name, request)

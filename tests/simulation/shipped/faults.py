@@ -86,7 +86,9 @@ class Faults:
                 machine.terminate()
             case "pause" if machine.is_up and not machine.is_paused:
                 machine.pause()
-                world.at(random.choice((0.2, 1.0, 3.0, 6.0)), self._resume, machine, machine.lives)
+                world.at(
+                    random.choice((0.2, 1.0, 3.0, 6.0)), self._resume, machine, machine.incarnation
+                )
             case "disk":
                 machine.slow_s = random.choice((0.02, 0.2, 1.0))
                 world.at(random.uniform(0.5, 3.0), self._speed_up, machine)
@@ -108,8 +110,8 @@ class Faults:
         if not machine.is_up:
             machine.begin()
 
-    def _resume(self, machine: Machine, life: int) -> None:
-        if machine.is_up and machine.is_paused and machine.lives == life:
+    def _resume(self, machine: Machine, incarnation: int) -> None:
+        if machine.is_up and machine.is_paused and machine.incarnation == incarnation:
             machine.resume()
 
     def _speed_up(self, machine: Machine) -> None:
@@ -199,5 +201,5 @@ class Faults:
         for machine in self._machines.values():
             machine.disk.cut_at(-1)
             machine.slow_s = 0.0
-            self._resume(machine, machine.lives)
+            self._resume(machine, machine.incarnation)
             self._start(machine)

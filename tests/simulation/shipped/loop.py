@@ -53,7 +53,7 @@ class World:
         self.now = 0.0
         self.events = 0
         self.processes: dict[str, Process] = {}
-        self.lives: list[SimLoop] = []
+        self.loops: list[SimLoop] = []
         self.story: deque[str] = deque(maxlen=story_lines)
         self.fingerprint = 0
         """A digest of all events; equal for equal seeds."""
@@ -115,9 +115,9 @@ class World:
         """End every process, and drop its tasks silently."""
         self._ready.clear()
         self._due.clear()
-        for loop in self.lives:
+        for loop in self.loops:
             loop.is_dead = True
-        for loop in self.lives:
+        for loop in self.loops:
             loop.dismantle()
 
 
@@ -130,7 +130,7 @@ class Process:
         self.loop: SimLoop | None = None
         self.is_paused = False
         self.has_power = True
-        self.lives = 0
+        self.incarnation = 0
         self.skew_ms = 0
         """How far its wall clock is ahead."""
         self.rate = 1.0
@@ -152,13 +152,13 @@ class Process:
     def start(self, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Start the process, with a new event loop."""
         assert self.loop is None
-        self.lives += 1
+        self.incarnation += 1
         self.has_power, self.is_paused = True, False
         self.world.tell(f"{self.name} starts")
         # Everything that the broker and its libraries use is there; the rest stays abstract.
         loop = self.loop = SimLoop(self)  # type: ignore[abstract]
 
-        async def life() -> None:
+        async def run() -> None:
             try:
                 await main()
             except Exception as failure:
@@ -168,7 +168,7 @@ class Process:
                 self._exit()
 
         # The coroutine belongs to the new loop although no loop is running yet.
-        loop.create_task(life())
+        loop.create_task(run())
 
     def _exit(self) -> None:
         self.world.tell(f"{self.name} exits")
@@ -195,7 +195,7 @@ class Process:
 
     def resume(self) -> None:
         self.is_paused = False
-        self.world.tell(f"{self.name} goes on")
+        self.world.tell(f"{self.name} resumes")
         assert self.loop is not None
         missed, self.loop.missed = self.loop.missed, []
         missed.sort(key=lambda entry: entry[1])
@@ -236,7 +236,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._serials = count(1)
         self._tasks: list[SimTask] = []
         self._began, self._rate = self.world.now, process.rate
-        self.world.lives.append(self)
+        self.world.loops.append(self)
 
     def run(self, handle: asyncio.Handle, kind: int) -> bool:
         """Run a callback unless the process is dead or paused; return whether it ran."""

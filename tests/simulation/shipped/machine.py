@@ -25,7 +25,7 @@ PORT = 9092
 _log = logging.getLogger("hightide.broker")
 
 
-class Opened:
+class OpenedSession:
     """A session with the simulated ZooKeeper."""
 
     def __init__(self, client: SimZooKeeper) -> None:
@@ -66,7 +66,7 @@ class SimEnvironment:
         on_failure: Callable[[Exception], None],
         *,
         is_new: bool,
-    ) -> Opened:
+    ) -> OpenedSession:
         machine = self._machine
         loop: Any = asyncio.get_running_loop()
         # The key of the last session is stored beside the logs; now and then it is unreadable.
@@ -78,7 +78,7 @@ class SimEnvironment:
         except BaseException:
             await client.close()
             raise
-        return Opened(client)
+        return OpenedSession(client)
 
 
 class Machine(Process):
@@ -128,7 +128,7 @@ class Machine(Process):
 
     def terminate(self) -> None:
         """SIGTERM."""
-        self.world.tell(f"{self.name} is told to stop")
+        self.world.tell(f"{self.name} gets SIGTERM")
         assert self._told_to_stop is not None
         loop, stopped = self._told_to_stop
         loop.arrived(stopped.set)

@@ -86,15 +86,15 @@ class Pipeline(Simulation):
             world.at(random.choice((0.1, 1.0, 4.0)), self._start, copier)
         elif copier.is_up and not copier.is_paused:
             copier.pause()
-            world.at(random.choice((0.5, 2.5, 5.0)), self._resume, copier, copier.lives)
+            world.at(random.choice((0.5, 2.5, 5.0)), self._resume, copier, copier.incarnation)
         world.at(random.uniform(0.5, 4.0), self._disturb_a_copier)
 
     def _start(self, copier: Copier) -> None:
         if not copier.is_up:
             copier.begin()
 
-    def _resume(self, copier: Copier, life: int) -> None:
-        if copier.is_up and copier.is_paused and copier.lives == life:
+    def _resume(self, copier: Copier, incarnation: int) -> None:
+        if copier.is_up and copier.is_paused and copier.incarnation == incarnation:
             copier.resume()
 
     def _catch_up(self) -> None:

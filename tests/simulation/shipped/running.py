@@ -20,7 +20,7 @@ from tests.simulation.shipped.pipeline import Pipeline
 from tests.simulation.shipped.simulation import Simulation
 
 
-class _Noted(logging.Handler):
+class _HistoryHandler(logging.Handler):
     """Adds log lines of brokers to the history.  An unexpected error fails the run."""
 
     def __init__(self, world: World) -> None:
@@ -68,7 +68,7 @@ class _Inline:
 @contextmanager
 def _controlled(simulation: Simulation) -> Iterator[None]:
     """Replace threads, stop the garbage collector, and let the witness see followers' fetches."""
-    noted = _Noted(simulation.world)
+    noted = _HistoryHandler(simulation.world)
     logger = logging.getLogger("hightide")
     before = logger.level, logger.propagate, concurrent.futures.ThreadPoolExecutor
     fetched = Replica.fetched

@@ -230,11 +230,13 @@ class Simulation:
                 if state is None or machine.broker_id not in state.replicas:
                     raise Violated(f"L5 {machine.name} has a log of {name}-{index}: {state}")
             for partition, truth in self.checker.truths.items():
-                pictured = broker.metadata_image.state(*partition)
-                if pictured is None or truth.state is None:
+                image_state = broker.metadata_image.state(*partition)
+                if image_state is None or truth.state is None:
                     raise Violated(f"L5 {machine.name} knows nothing of {partition}")
-                if pictured.partition_epoch != truth.state.partition_epoch:
-                    raise Violated(f"L5 {machine.name} knows {pictured}, decided was {truth.state}")
+                if image_state.partition_epoch != truth.state.partition_epoch:
+                    raise Violated(
+                        f"L5 {machine.name} has {image_state}, decided was {truth.state}"
+                    )
 
     def _judge(self) -> None:
         """Check the responses that clients got, by Kafka's guarantees alone."""

@@ -85,7 +85,7 @@ class LogView:
 class Role:
     """A replica, as of the last look."""
 
-    def __init__(self, broker: Shown, replica: Replica) -> None:
+    def __init__(self, broker: ObservedBroker, replica: Replica) -> None:
         self.broker = broker
         self.partition = (replica.topic, replica.partition)
         self.replica = replica
@@ -100,7 +100,7 @@ class Role:
         """The offset up to which the checker has compared the log with the committed records."""
 
 
-class Shown:
+class ObservedBroker:
     """A shipped broker, in the shape that the checker expects."""
 
     def __init__(self, machine: Machine, min_isr: int) -> None:
@@ -109,15 +109,15 @@ class Shown:
         self.id = machine.broker_id
         self.name = machine.name
         self.seen: dict[Partition, Role] = {}
-        self.life: Any = None
+        self.process: Any = None
         self._views: dict[Log, LogView] = {}
         self.noted = (0, 0)
         self._logs: dict[Partition, LogView] = {}
         self._disk = machine.disk
 
     @property
-    def lives(self) -> int:
-        return self._machine.lives
+    def incarnation(self) -> int:
+        return self._machine.incarnation
 
     @property
     def is_up(self) -> bool:
@@ -159,7 +159,7 @@ class Shown:
 
     def begin(self, broker: Any) -> None:
         """The broker has restarted."""
-        self.life = broker
+        self.process = broker
         self.noted = (0, 0)
         self.seen = {}
         self._views = {}
@@ -178,7 +178,8 @@ class Witness:
     ) -> None:
         """Only these topics are reported; others come and go."""
         self._shown = {
-            broker_id: Shown(machine, shape.min_isr) for broker_id, machine in machines.items()
+            broker_id: ObservedBroker(machine, shape.min_isr)
+            for broker_id, machine in machines.items()
         }
         shown: Any = self._shown
         seen: Any = shape
@@ -194,7 +195,7 @@ class Witness:
         broker, shown = machine.broker, self._shown[machine.broker_id]
         if broker is None:
             return
-        if shown.life is not broker:
+        if shown.process is not broker:
             shown.begin(broker)
         logs = getattr(broker, "log_manager", None)
         if logs is not None and (logs.changes, len(logs.logs)) != shown.noted:
@@ -308,4 +309,4 @@ def _shortly(state: PartitionState) -> str:
             text += f", {name} {list(getattr(state, name))}"
     if state.is_recovering:
         text += ", recovering"
-    return f"{text}, lives {state.broker_epochs}"
+    return f"{text}, broker epochs {state.broker_epochs}"

@@ -361,7 +361,7 @@ def _settings(broker_id: int, more: dict[str, Any]) -> Settings:
     return Settings(
         broker_id=broker_id,
         listeners=f"PLAINTEXT://broker-{broker_id}:{PORT}",
-        zookeeper_connect="coordinator:2181",
+        zookeeper_connect="zookeeper:2181",
         zookeeper_session_timeout_ms=2000,
         replica_lag_time_max_ms=1000,
         replica_fetch_wait_max_ms=300,
