@@ -254,6 +254,7 @@ def throttles(run, topic):
     return found
 
 
+@pytest.mark.extended
 def test_a_move_under_way_is_listed_and_called_off(three, run):
     """The throttle lets one fetch of a megabyte through in about ten seconds, whatever its rate.
 
@@ -312,6 +313,7 @@ def test_a_plan_that_cannot_be_is_refused_whole(three, run):
 # -- loss --------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_a_replica_that_lost_committed_records_is_shown_loudly_and_is_in_sync_again(three, run):
     """Restore an old copy of the leader's folder: a follower has more records."""
     topic = three.place_topic({0: [1, 2]}, min_insync_replicas=1)

@@ -122,6 +122,7 @@ def test_what_does_not_exist_is_said(run, name):
     assert run("txn", "producers", "nowhere").code == 1
 
 
+@pytest.mark.extended
 def test_a_transaction_that_hangs_is_found_and_aborted(capfd, monkeypatch, name):
     """Without verification a late batch opens a transaction that no coordinator knows."""
     settings = {

@@ -174,6 +174,7 @@ def test_a_paused_broker_can_be_stopped():
     wait_until_gone(pid)
 
 
+@pytest.mark.extended
 def test_a_given_directory_is_kept_and_read_again(tmp_path):
     with Cluster(data=tmp_path) as cluster:
         topic = cluster.create_topic()
@@ -278,6 +279,7 @@ def test_the_pytest_fixture_is_one_broker_for_the_session(pytester, inner_pytest
     inner_pytest().assert_outcomes(passed=2)
 
 
+@pytest.mark.extended
 def test_the_pytest_fixture_can_be_fresh_for_each_test(pytester, inner_pytest):
     pytester.makeini("[pytest]\nhightide_scope = function\n")
     pytester.makepyfile(
@@ -294,6 +296,7 @@ def test_the_pytest_fixture_can_be_fresh_for_each_test(pytester, inner_pytest):
     inner_pytest().assert_outcomes(passed=2)
 
 
+@pytest.mark.extended
 def test_the_pytest_fixture_of_a_cluster_has_three_brokers(pytester, inner_pytest):
     pytester.makepyfile(
         """
@@ -387,6 +390,7 @@ def test_up_serves_when_it_says_so_and_stops_cleanly(up, number):
     assert "Traceback" not in said
 
 
+@pytest.mark.extended
 def test_up_keeps_its_data_between_runs(up, tmp_path):
     run = up("--port", "0")
     bootstrap = run.bootstrap()
@@ -399,6 +403,7 @@ def test_up_keeps_its_data_between_runs(up, tmp_path):
     assert run.end(signal.SIGTERM)[0] == 0
 
 
+@pytest.mark.extended
 def test_up_takes_over_a_broker_with_an_embedded_zookeeper(up, tmp_path):
     with Cluster(data=tmp_path) as cluster:
         topic = cluster.create_topic()

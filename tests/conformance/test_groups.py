@@ -236,6 +236,7 @@ def test_the_work_of_members_that_were_killed_or_slept_is_taken_over(
         write_more(group_broker, topic, 5)
 
 
+@pytest.mark.extended
 def test_a_member_that_does_not_poll_leaves(group_broker, group, topic):
     options: dict[str, Any] = {"session_ms": SHORT_MS, "poll_interval_ms": 1500}
     with ExitStack() as stack:

@@ -153,6 +153,7 @@ def test_groups_survive_the_death_of_their_coordinator(trio, working):
     working.go_on()
 
 
+@pytest.mark.extended
 def test_a_group_does_not_notice_that_its_coordinator_moves(trio, group):
     topic = trio.create_topic(partitions=2)
     with ExitStack() as stack:
@@ -231,6 +232,7 @@ def test_a_broker_that_does_not_coordinate_a_group_says_so(trio, group):
 # -- one broker ----------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_a_group_goes_on_when_its_broker_is_back(group):
     with Cluster(settings=GROUP_SETTINGS) as cluster, ExitStack() as stack:
         topic = cluster.create_topic()

@@ -63,6 +63,7 @@ def test_reading_from_the_latest_gives_only_what_comes_after(broker, timed, clie
     assert (found.offset, found.value) == (10, b"new")
 
 
+@pytest.mark.extended
 @pytest.mark.needs("reset")
 def test_a_purged_offset_is_out_of_range_and_can_be_reset_to_the_earliest(broker, timed, client):
     assert confluent.delete_records(broker.bootstrap, timed, 6) == 6

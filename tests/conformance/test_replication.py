@@ -78,6 +78,7 @@ def test_the_controller_is_killed(three):
         assert three.create_topic(replication_factor=2)
 
 
+@pytest.mark.extended
 def test_the_controller_resigns_again_and_again(three):
     with loaded(three) as load:
         for _ in range(4):
@@ -87,6 +88,7 @@ def test_the_controller_resigns_again_and_again(three):
         assert load.longest_stall_s() < 5
 
 
+@pytest.mark.extended
 def test_the_coordinator_is_killed(three):
     """Records are written and read while ZooKeeper is down; no broker stops when it returns."""
     with loaded(three) as load:
@@ -176,6 +178,7 @@ def test_clients_get_over_a_failover_with_the_session_timeout_of_production(
         assert stall_s < 10
 
 
+@pytest.mark.extended
 def test_topics_come_and_go_under_load(three):
     with loaded(three) as load:
         for _ in range(5):

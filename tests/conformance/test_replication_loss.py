@@ -97,6 +97,7 @@ def test_a_follower_that_is_back_before_its_session_ends_is_not_counted_on(forge
 # -- all brokers stop --------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_a_cluster_that_was_stopped_is_led_by_those_who_have_everything(three):
     """One broker after the other stops; the first one misses the later records."""
     topic = three.place_topic({0: ALL})
@@ -118,6 +119,7 @@ def test_a_cluster_that_was_stopped_is_led_by_those_who_have_everything(three):
     three.check_equal_logs(topic)
 
 
+@pytest.mark.extended
 def test_a_cluster_that_was_stopped_at_once_has_everything(three):
     topic = three.create_topic(partitions=3)
     for index in range(3):
@@ -159,6 +161,7 @@ def test_a_follower_begins_where_the_leaders_log_begins_by_now(three):
     assert values(confluent.read(three.bootstrap, topic, 6)) == [*expected, b"more"]
 
 
+@pytest.mark.extended
 def test_records_are_deleted_on_all_replicas(three):
     topic = three.place_topic({0: ALL})
     three.write(topic, *(b"%d" % at for at in range(10)))

@@ -111,6 +111,7 @@ def test_a_client_that_stays_connects_again_by_itself(own_broker):
         assert values(confluent.poll(source, 100)) == [b"%d" % at for at in range(100)]
 
 
+@pytest.mark.extended
 def test_memory_is_forgotten_at_a_restart():
     with Cluster(memory=True) as cluster:
         topic = cluster.create_topic()

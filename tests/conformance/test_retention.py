@@ -58,6 +58,7 @@ def test_old_records_go_and_new_ones_stay(tidy_broker):
     assert [(value or b"")[:3] for value in values(newest)] == [b"%03d" % at for at in range(5)]
 
 
+@pytest.mark.extended
 def test_a_compacted_topic_keeps_the_last_value_of_every_key(tidy_broker):
     config = {
         "cleanup.policy": "compact",

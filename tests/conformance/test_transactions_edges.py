@@ -139,6 +139,7 @@ def test_a_transaction_may_have_many_partitions(transacting):
     assert describe_transaction(transacting, "wide").transaction_state == "CompleteCommit"
 
 
+@pytest.mark.extended
 def test_an_id_that_is_unused_for_long_is_forgotten():
     settings = {
         "transactional.id.expiration.ms": 1000,
@@ -286,6 +287,7 @@ def plain_batch(value):
     return batch.build([batch.Record(0, 0, None, value, ())])
 
 
+@pytest.mark.extended
 def test_a_transaction_waits_until_its_coordinator_may_write_again(three_transacting):
     """With too few replicas no transaction is decided, and none is lost."""
     cluster = three_transacting

@@ -122,6 +122,7 @@ def test_a_decision_is_carried_out_by_the_next_coordinator(three_transacting):
     cluster.check_equal_logs(topic)
 
 
+@pytest.mark.extended
 def test_a_new_leader_knows_from_its_log_what_was_written_already(three_transacting):
     """An idempotent producer repeats batches without a response, on any new leader."""
     cluster = three_transacting
@@ -155,6 +156,7 @@ def test_a_new_leader_knows_from_its_log_what_was_written_already(three_transact
     assert end_offset(cluster, topic, UNCOMMITTED) == 11
 
 
+@pytest.mark.extended
 def test_a_killed_producer_delays_no_other(three_transacting):
     """Its transaction is aborted after its timeout, even if its coordinator was killed with it."""
     cluster = three_transacting

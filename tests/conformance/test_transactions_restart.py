@@ -18,6 +18,7 @@ from tests.conformance.raw_transactions import (
 from tests.support.eventually import eventually
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("how", ["kill", "terminate"])
 def test_transactions_are_what_they_were_after_a_restart(transacting, how):
     cluster = transacting
