@@ -89,7 +89,7 @@ def test_the_controller_resigns_again_and_again(three):
 
 
 @pytest.mark.extended
-def test_the_coordinator_is_killed(three):
+def test_zookeeper_is_killed(three):
     """Records are written and read while ZooKeeper is down; no broker stops when it returns."""
     with loaded(three) as load:
         epochs = {index: three.partition(load.topic, index).leader_epoch for index in range(3)}
@@ -103,7 +103,7 @@ def test_the_coordinator_is_killed(three):
 
 
 @pytest.mark.extended
-def test_the_coordinator_is_silent_for_longer_than_a_session(three):
+def test_zookeeper_is_silent_for_longer_than_a_session(three):
     with loaded(three) as load:
         three.pause_zookeeper()
         try:
@@ -136,7 +136,7 @@ def test_all_brokers_are_killed_at_once(three):
 
 
 @pytest.mark.extended
-def test_brokers_and_coordinator_are_killed_at_once(three):
+def test_brokers_and_zookeeper_are_killed_at_once(three):
     with loaded(three) as load:
         three.kill_zookeeper()
         for broker in three.brokers:
