@@ -9,6 +9,8 @@ from confluent_kafka import Producer
 
 from bench.harness.maven import SPARK_CONNECTOR, NoMaven, jars_of
 
+pytestmark = pytest.mark.extended
+
 
 @pytest.fixture(scope="module")
 def kafka(spark, broker):
@@ -30,7 +32,6 @@ def numbers(rows):
     return sorted(row.number for row in rows.selectExpr("int(string(value)) number").collect())
 
 
-@pytest.mark.extended
 def test_it_writes_a_batch_and_reads_it(spark, broker, kafka):
     topic = broker.create_topic(partitions=3)
     rows = spark.range(1000).selectExpr(

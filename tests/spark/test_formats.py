@@ -29,6 +29,8 @@ from hightide.spark.formats import (
 )
 from hightide.spark.sink import exactly_once
 
+pytestmark = pytest.mark.extended
+
 RAW = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp,"
     " timestampType int, headers array<struct<key:string,value:binary>>"
@@ -263,7 +265,6 @@ def shop():
 
 
 class TestProtobuf:
-    @pytest.mark.extended
     def test_values_become_columns_and_columns_values(self, spark, shop) -> None:
         schema = protobuf(shop.SHOP, "shop.Order", prefix_id=7)
         value = shop.codec(prefix_id=7).encode(shop.ROW)
@@ -288,7 +289,6 @@ def records(cluster, topic, count):
     return found
 
 
-@pytest.mark.extended
 def test_a_stream_of_dead_letters_reaches_its_topic_with_the_record_as_it_was(
     spark, broker, checkpoint
 ) -> None:

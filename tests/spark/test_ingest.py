@@ -23,6 +23,8 @@ from hightide.ingest.records import Record
 from hightide.ingest.sender import ExactlyOnceSender, IngestError
 from tests.support.eventually import eventually
 
+pytestmark = pytest.mark.extended
+
 DEADLINE_S = 120
 KILLS = 3
 
@@ -118,7 +120,6 @@ class TestFiles:
             "line": "not json",
         }
 
-    @pytest.mark.extended
     @pytest.mark.parametrize("is_exact", [False, True])
     def test_nothing_is_missing_when_it_is_killed_while_files_are_written_and_rotated(
         self, broker, tmp_path, is_exact
@@ -155,7 +156,6 @@ class TestFiles:
             assert first.wait(DEADLINE_S) == 0
             assert first.stderr.read() == f"2 records to {topic}\n"
 
-    @pytest.mark.extended
     def test_a_second_exact_collector_ends_the_first(self, broker, tmp_path) -> None:
         topic = broker.create_topic("ingest-fenced")
         log = tmp_path / "a.log"
@@ -375,7 +375,6 @@ def test_a_topic_or_a_broker_that_is_not_there_is_said_at_once(broker, tmp_path)
     assert b"path, none or json:FIELD" in done.stderr
 
 
-@pytest.mark.extended
 def test_a_transaction_of_another_collector_does_not_hide_positions(broker, tmp_path) -> None:
     topic = broker.create_topic("ingest-beside")
     (tmp_path / "a.log").write_text("one\n")

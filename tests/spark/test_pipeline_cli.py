@@ -18,6 +18,8 @@ from hightide.cli import app as cli
 from tests.spark.shop_data import send, values
 from tests.spark.standalone import DEADLINE_S, until
 
+pytestmark = pytest.mark.extended
+
 APP = """
 import hightide.spark.streams as st
 from pyspark.sql import functions as F
@@ -102,7 +104,6 @@ def test_an_app_is_planned_and_tested_without_data(app, hightide) -> None:
     assert hightide("test", "shop.py", "test_small_orders_are_left_out")[0] == 0
 
 
-@pytest.mark.extended
 def test_a_column_that_is_not_there_is_found_before_anything_runs(app, hightide) -> None:
     app(WRONG)
     code, out, err = hightide("plan", "shop.py")
@@ -114,7 +115,6 @@ def test_a_column_that_is_not_there_is_found_before_anything_runs(app, hightide)
     assert "Traceback" not in err
 
 
-@pytest.mark.extended
 def test_an_app_runs_continues_and_starts_over(app, hightide, broker) -> None:
     name = app(GOOD)
     orders(broker, name, range(100))
@@ -141,7 +141,6 @@ def test_an_app_runs_continues_and_starts_over(app, hightide, broker) -> None:
     assert written(broker, name) == sorted([*range(51, 110), *range(51, 110)])
 
 
-@pytest.mark.extended
 def test_a_query_that_fails_is_explained_in_words_and_the_rest_is_kept(
     app, hightide, broker, tmp_path
 ) -> None:
@@ -158,7 +157,6 @@ def test_a_query_that_fails_is_explained_in_words_and_the_rest_is_kept(
     assert "ZeroDivisionError" in json.loads(out)[0]["queries"][0]["error"]
 
 
-@pytest.mark.extended
 def test_an_app_that_is_told_to_stop_finishes_what_it_has_begun(
     app, hightide, broker, tmp_path
 ) -> None:

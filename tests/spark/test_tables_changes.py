@@ -14,6 +14,8 @@ from hightide.spark.tables import TableError, read, writer
 from hightide.spark.tables.compaction import compact
 from hightide.spark.tables.table_access import open_table
 
+pytestmark = pytest.mark.extended
+
 KINDS = ("parquet", "delta", "iceberg")
 
 
@@ -26,7 +28,6 @@ def rows_of(spark, target: str) -> list[tuple]:
     return sorted(tuple(row) for row in read(spark, target).collect())
 
 
-@pytest.mark.extended
 def test_a_key_has_one_row_the_newest_and_is_deleted(spark, target):
     write = writer(target, key="id", deletes="gone", order=("at",), buckets=4)
     schema = "id LONG, name STRING, at INT, gone BOOLEAN"
@@ -54,7 +55,6 @@ def test_a_key_has_one_row_the_newest_and_is_deleted(spark, target):
     assert len(rows_of(spark, target)) == len(expected) - 1
 
 
-@pytest.mark.extended
 def test_the_columns_of_a_table_grow_and_its_types_widen(spark, target):
     write = writer(target)
     write(spark.createDataFrame([(1, "a")], "n INT, s STRING"), 0)
@@ -72,7 +72,6 @@ def test_the_columns_of_a_table_grow_and_its_types_widen(spark, target):
     assert rows_of(spark, target) == found
 
 
-@pytest.mark.extended
 def test_a_complete_result_replaces_the_one_before(spark, target):
     write = writer(target, mode="complete")
     for batch, count in enumerate((3, 5, 0, 2)):
@@ -80,7 +79,6 @@ def test_a_complete_result_replaces_the_one_before(spark, target):
         assert rows_of(spark, target) == [(n,) for n in range(count)]
 
 
-@pytest.mark.extended
 def test_small_files_are_joined_and_hold_the_same_rows(spark, target):
     write = writer(target, partition_by="day", compact_at=100)
     for batch in range(4):

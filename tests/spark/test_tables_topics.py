@@ -18,6 +18,8 @@ from hightide.spark.tables.staged_files import StagedFiles
 from hightide.spark.tables.table_access import open_table
 from tests.spark import topics
 
+pytestmark = pytest.mark.extended
+
 
 @pytest.fixture
 def table(spark, broker, tmp_path, capsys):
@@ -42,7 +44,6 @@ def send(cluster, topic, records, partition=0):
     assert producer.flush(topics.DEADLINE_S) == 0
 
 
-@pytest.mark.extended
 def test_a_topic_of_json_becomes_parquet_that_grows_with_it(spark, broker, table, tmp_path):
     broker.create_topic("clicks-table", partitions=2)
     target = tmp_path / "clicks"
@@ -82,7 +83,6 @@ def test_a_topic_of_json_becomes_parquet_that_grows_with_it(spark, broker, table
     assert client.committed("clicks-table", partitions) == {}
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize(
     ("kind", "key", "deleted"),
     [
@@ -118,7 +118,6 @@ def test_a_compacted_topic_is_its_latest_values_without_the_deleted(
             table(*create)
 
 
-@pytest.mark.extended
 def test_bad_records_go_to_their_own_topic_and_lines_of_text_are_never_bad(
     spark, broker, table, tmp_path
 ):
@@ -139,7 +138,6 @@ def test_bad_records_go_to_their_own_topic_and_lines_of_text_are_never_bad(
     assert len(read(spark, lines).where("value = 'nonsense'").collect()) == 1
 
 
-@pytest.mark.extended
 def test_a_name_is_not_used_for_two_tables_and_a_table_not_twice_filled(
     spark, broker, table, tmp_path
 ):
@@ -156,7 +154,6 @@ def test_a_name_is_not_used_for_two_tables_and_a_table_not_twice_filled(
     assert len(read(spark, target).collect()) == 1
 
 
-@pytest.mark.extended
 def test_a_topic_is_in_its_table_once_although_its_driver_dies(
     spark, broker, table, tmp_path, monkeypatch
 ):
