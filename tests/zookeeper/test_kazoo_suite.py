@@ -87,7 +87,8 @@ class Part:
             "ZOOKEEPER_PORT_OFFSET": str(free_ports(10)),
             "ZOOKEEPER_VERSION": "3.8.0",
         }
-        words = [f"{name}={value}" for name, value in settings.items()]
+        # In its own folder, so that pytest does not load the conftest of our tests.
+        words = [f"--chdir={folder}", *(f"{name}={value}" for name, value in settings.items())]
         to_log = ["sh", "-c", 'exec "$@" >&2', "suite"]
         child = servers.Child([*to_log, "env", *words, *command], folder / "output")
         child.start()
