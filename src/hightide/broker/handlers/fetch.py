@@ -122,6 +122,7 @@ class ConsumerFetch:
         )
 
     def _wait_ended(self) -> None:
+        self.delayed = None  # or each would keep the other until the garbage is collected
         if self.session is not None:
             self.session.owner = None
 
