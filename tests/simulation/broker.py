@@ -10,6 +10,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
+from hightide.core.controller.leader_election import LogEnd
 from hightide.core.metadata.image import (
     Delete,
     Follow,
@@ -40,6 +41,7 @@ from tests.simulation.messages import (
     Produced,
     Propose,
     Publish,
+    ReadLogs,
     ShutDown,
     WhoLeads,
 )
@@ -301,11 +303,24 @@ class SimBroker(Process):
                     answer(Decided(ErrorCode.NOT_CONTROLLER))
                 else:
                     self.control.proposed(request, answer)
+            case ReadLogs(partitions):
+                answer((self.epoch, self._log_ends(partitions)))
             case ShutDown(broker_id, broker_epoch):
                 if self.control is None:
                     answer(ErrorCode.NOT_CONTROLLER)
                 else:
                     self.control.shuts_down(broker_id, broker_epoch, answer)
+
+    def _log_ends(self, partitions: tuple[Partition, ...]) -> dict[Partition, tuple[int, LogEnd]]:
+        """Return where the logs of partitions end of which this broker knows that they have no
+        leader, with the leader epoch in which it knows that."""
+        found = {}
+        for partition in partitions:
+            state = self.metadata_image.state(*partition)
+            if state is not None and state.leader == NO_BROKER and partition not in self.roles:
+                log = self.logs.get(partition) or SimLog()
+                found[partition] = (state.leader_epoch, LogEnd(log.epochs.latest, log.end_offset))
+        return found
 
     def _fetch(self, request: Fetch, answer: Reply) -> None:
         role = self.roles.get(request.partition)

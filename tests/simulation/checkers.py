@@ -29,6 +29,8 @@ declared committed, and every log.  These methods check the invariants:
     I22 recovery keeps a prefix             SimLog.recover
         log starts ≤ high watermark, and    deletes; finished
         followers learn of them
+    I25 a leader that was replaced and      serves
+        has no session stops serving
     L1, L3, L4, L7 and rest                 finished
     L2  sends are answered, readers read    Simulation._rest
         to the end
@@ -71,6 +73,8 @@ class Truth:
     """Value: when it was sent."""
     leaders: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Leader epoch: the leader, and its incarnation."""
+    led_since_ms: dict[int, int] = field(default_factory=dict)
+    """Leader epoch: when its leader began to lead."""
     fetched: dict[tuple[int, int, int], None] = field(default_factory=dict)
     """The replicas that have fetched, each with its broker epoch and leader epoch."""
     state: PartitionState | None = None
@@ -128,7 +132,7 @@ class Checker:
         if state.elr and len(state.isr) >= least and not self._shape.is_reconfigured:
             raise Violated(f"I6 {partition} has an ELR with enough in sync: {state}")
         if state.is_recovering and (before is None or before.leader_epoch < state.leader_epoch):
-            self._recovers(partition, truth, state)
+            self._recovers(partition, truth, before, state)
         if not truth.is_lossy:
             for member, log in self._members(partition, state):
                 self._has(partition, f"I2 member {member}", log, len(truth.committed))
@@ -152,20 +156,42 @@ class Checker:
             if not (is_known or has_fetched or was_needed):
                 raise Violated(f"I12 {partition} counts on {member} untried: {before} {state}")
 
-    def _recovers(self, partition: Partition, truth: Truth, state: PartitionState) -> None:
+    def _recovers(
+        self,
+        partition: Partition,
+        truth: Truth,
+        before: PartitionState | None,
+        state: PartitionState,
+    ) -> None:
         """Check an elected leader that may lack committed records.  With unclean election, the
-        previous leader may continue for a while, and what it commits is lost."""
+        previous leader may continue for a while, and what it commits is lost.  Without it, no
+        member of the last ISR and ELR may have a committed record that the leader lacks."""
         truth.is_lossy = truth.is_lossy or self._shape.unclean
         broker = self._brokers[state.leader]
         if not broker.is_up or not broker.is_read:
             return  # it has died since, and another election must follow
         log = broker.logs.get(partition) or SimLog()
+        if not truth.is_lossy and before is not None:
+            self._is_longest(partition, log, before)
         try:
             self._has(partition, "I1 the recovering leader", log, len(truth.committed))
         except Violated:
             if not (truth.is_lossy or self.lost):
                 raise
             truth.is_lossy = True
+
+    def _is_longest(self, partition: Partition, log: SimLog, before: PartitionState) -> None:
+        known = self.truth(partition).committed
+        kept = _common_end(log, known)
+        for member in before.last_known_elr:
+            other = self._brokers[member]
+            if other.is_up and other.is_read:
+                more = _common_end(other.logs.get(partition) or SimLog(), known)
+                if more > kept:
+                    raise Violated(
+                        f"I1 recovery of {partition} keeps {kept} committed records, {member} has"
+                        f" {more}: {before}"
+                    )
 
     def _counts_all(self, partition: Partition, state: PartitionState) -> None:
         """I6: the leader waits for every replica that the controller counts on."""
@@ -360,6 +386,17 @@ class Checker:
                 f" {len(truth.committed)} are committed"
             )
 
+    def serves(
+        self, partition: Partition, name: str, leader_epoch: int, now_ms: int, most_ms: int
+    ) -> None:
+        """I25: a leader without a session answers a client; most_ms after another began to lead."""
+        for epoch, since_ms in self.truth(partition).led_since_ms.items():
+            if epoch > leader_epoch and now_ms - since_ms > most_ms:
+                raise Violated(
+                    f"I25 {name} serves {partition} in epoch {leader_epoch}, {now_ms - since_ms} ms"
+                    f" after a leader of epoch {epoch} began"
+                )
+
     def nominates(self, leading: Leading, follower: int, offset: int) -> None:
         """I9: the preferred read replica of a consumer is in sync, and has the wanted offset."""
         broker = self._brokers[follower]
@@ -436,3 +473,12 @@ class Checker:
                 done += 1
             if offset <= highest:
                 raise Violated(f"I10 {partition}: {offset} was sent after {highest} was done")
+
+
+def _common_end(log: SimLog, committed: list[Entry]) -> int:
+    """Return where a log stops to agree with the committed records."""
+    end = min(log.end_offset, len(committed))
+    for offset in range(log.start_offset, end):
+        if log.entries[offset] != committed[offset]:
+            return offset
+    return end

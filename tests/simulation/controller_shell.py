@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hightide.core.controller.cluster_state import TopicRules
 from hightide.core.controller.controller import Controller, ElectionKind, PartitionChange
-from hightide.core.controller.leader_election import UNCLEAN, Broker
+from hightide.core.controller.leader_election import NO_LOG, UNCLEAN, Broker, LogEnd
 from hightide.core.metadata.image import published_partition
 from hightide.core.partition.state import PartitionState
 from hightide.wire.errors import ErrorCode, KafkaError
@@ -26,7 +26,7 @@ from hightide.wire.messages.replication import (
 )
 from hightide.zookeeper.operation import Check, Create, Operation, SetData
 from hightide.zookeeper.zookeeper_errors import MultiFailed, NoNode, ZooKeeperError
-from tests.simulation.messages import Decided, Partition, Propose, Publish
+from tests.simulation.messages import Decided, Partition, Propose, Publish, ReadLogs
 from tests.simulation.world import Reply
 from tests.simulation.zookeeper import failed
 
@@ -50,7 +50,7 @@ def encode(state: PartitionState) -> bytes:
 
 def decode(data: bytes, version: int) -> PartitionState:
     fields = json.loads(data)
-    for name in ("replicas", "isr", "elr", "adding", "removing"):
+    for name in ("replicas", "isr", "elr", "adding", "removing", "last_known_elr"):
         fields[name] = tuple(fields[name])
     fields["broker_epochs"] = {int(key): value for key, value in fields["broker_epochs"].items()}
     fields["partition_epoch"] = version
@@ -74,6 +74,7 @@ class Control:
         self._due: dict[int, dict[Partition, None]] = {}
         self._sending: dict[int, None] = {}
         self._lacks_brokers: dict[int, None] = {}
+        self._asking: dict[int, None] = {}
 
     def start(self) -> None:
         self._broker.world.tell(f"{self._broker.name} is the controller in epoch {self._epoch}")
@@ -193,8 +194,44 @@ class Control:
         self._write(plan, lambda: self._publish_all(done))
 
     def audit(self) -> None:
+        def work(done: Callable[[], None]) -> None:
+            for partition in self._machine.cluster.leaderless:
+                self._machine.cluster.forget_unanswered(partition)
+            self._write(self._machine.audit(), done)
+
         if self._is_loaded:
-            self._enqueue(lambda done: self._write(self._machine.audit(), done))
+            self._enqueue(work)
+
+    # -- recovery --------------------------------------------------------------------------
+
+    def _recover(self) -> None:
+        """Ask brokers how far their logs of partitions without a leader reach."""
+        for broker_id, partitions in self._machine.logs_needed().items():
+            if broker_id not in self._asking:
+                self._ask_for_logs(broker_id, partitions)
+
+    def _ask_for_logs(self, broker_id: int, partitions: dict[Partition, int]) -> None:
+        self._asking[broker_id] = None
+
+        def answered(answer: Any) -> None:
+            del self._asking[broker_id]
+            epoch = self._machine.cluster.live.get(broker_id, -1)
+            logs = {partition: (leader, NO_LOG) for partition, leader in partitions.items()}
+            if answer is not None:
+                epoch, logs = answer
+            self._enqueue(lambda done: self._write(read(epoch, logs), done))
+            if len(logs) < len(partitions):
+                self._broker.after(50, self._look_again)
+
+        def read(epoch: int, logs: dict[Partition, tuple[int, LogEnd]]) -> list[PartitionChange]:
+            return self._machine.logs_read(broker_id, epoch, logs)
+
+        request = ReadLogs(tuple(partitions))
+        self._broker.ask(f"broker-{broker_id}", request, PUBLISH_MS, answered)
+
+    def _look_again(self) -> None:
+        if self.is_in_office:
+            self._recover()
 
     # -- requests of brokers ---------------------------------------------------------------
 
@@ -263,7 +300,14 @@ class Control:
             verdict = self._machine.election_asked(kind, [partition])[partition]
             self._write([] if verdict.change is None else [verdict.change], done)
 
-        if self._is_loaded:
+        if not self._is_loaded:
+            return
+        if kind == ElectionKind.UNCLEAN:
+            for broker_id, partitions in self._machine.logs_needed([partition]).items():
+                if broker_id not in self._asking:
+                    self._ask_for_logs(broker_id, partitions)
+            self._broker.after(PUBLISH_MS, self._enqueue, work)
+        else:
             self._enqueue(work)
 
     def settings_changed(self) -> None:
@@ -287,6 +331,7 @@ class Control:
                 return
             if not pending:
                 done()
+                self._recover()
                 return
             change = pending.popleft()
             path = state_path((change.topic, change.index))

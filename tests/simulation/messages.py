@@ -90,6 +90,12 @@ class Publish(NamedTuple):
     request: PublishStateRequest
 
 
+class ReadLogs(NamedTuple):
+    """ReplicaLogInfo: the response is a `LogEnd` and a leader epoch for each partition."""
+
+    partitions: tuple[Partition, ...]
+
+
 class ShutDown(NamedTuple):
     """ControlledShutdown; the response is a code and the number of leaderships that remain."""
 

@@ -17,6 +17,7 @@ from hightide.core.metadata.image import Follow, ImageUpdate, MetadataImage
 from hightide.core.partition import leader
 from hightide.core.partition.follower import Follower, FollowerChanges, divergence
 from hightide.core.partition.leader import Leader
+from hightide.core.partition.state import NO_BROKER
 from hightide.wire.errors import ErrorCode
 from hightide.zookeeper.operation import SetData
 from tests.simulation import broker as wiring
@@ -96,8 +97,8 @@ def takes_members_of_any_life(patch: pytest.MonkeyPatch) -> None:
     """B6: a proposal that names a member's former broker epoch is accepted (KIP-903)."""
     proposal_error = alter_partition.proposal_error
 
-    def trusting(proposal: Any, sender: int, state: Any, brokers: Any) -> ErrorCode:
-        verdict = proposal_error(proposal, sender, state, brokers)
+    def trusting(proposal: Any, sender: int, state: Any, brokers: Any, *others: Any) -> ErrorCode:
+        verdict = proposal_error(proposal, sender, state, brokers, *others)
         if verdict == ErrorCode.INELIGIBLE_REPLICA and all(m in brokers for m in proposal.isr):
             return ErrorCode.NONE
         return verdict
@@ -197,6 +198,17 @@ def lets_join_with_what_was_deleted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Leader, "_may_join", joins)
 
 
+def elects_the_last_leader(patch: pytest.MonkeyPatch) -> None:
+    """H2, our bug: if no replica is known to be whole, the last leader leads, however much of its
+    log it has lost, and the others truncate theirs to it."""
+
+    def last(state: Any, live: Any, *_others: Any) -> int:
+        known: int = state.last_known_leader
+        return known if known in live and not state.elr else NO_BROKER
+
+    patch.setattr(leader_election, "longest_log", last)
+
+
 def detected(name: str, most: int) -> tuple[int | None, str]:
     """Return how many seeds it took to find a bug, and its violation; None after `most` seeds."""
     with pytest.MonkeyPatch.context() as patch:
@@ -216,6 +228,7 @@ MUTANTS: dict[str, Mutant] = {
     "B6": takes_members_of_any_life,
     "B11": remembers_who_was_away,
     "H1": lets_join_with_what_was_deleted,
+    "H2": elects_the_last_leader,
     "B1": truncates_to_the_high_watermark,
     "B2": looks_for_divergence_once,
     "B3": takes_fetches_of_any_epoch,

@@ -17,7 +17,6 @@ from multiprocessing import get_context
 
 import pytest
 
-from tests.simulation.disk import SimLog
 from tests.simulation.faults import BLOWS
 from tests.simulation.mutants import MUTANTS, detected
 from tests.simulation.scenarios import SCENARIOS
@@ -68,15 +67,6 @@ def test_whatever_goes_wrong_nothing_committed_is_lost(capsys: pytest.CaptureFix
 @pytest.mark.parametrize("seed", ONCE_FAILED)
 def test_a_seed_that_once_failed_passes(seed: int) -> None:
     run(seed)
-
-
-def test_a_follower_that_loses_committed_records_for_no_reason_is_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The bug is too rare for a random search, so the test runs the seed that found it."""
-    monkeypatch.setattr(SimLog, "_lower_checkpoint", lambda _self: None)
-    with pytest.raises(AssertionError, match=r"committed records of .* with no recovery"):
-        run(971468315418)
 
 
 def test_equal_seeds_give_equal_histories() -> None:

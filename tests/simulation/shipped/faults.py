@@ -11,12 +11,16 @@ from tests.simulation.shipped.witness import Partition
 if TYPE_CHECKING:
     from tests.simulation.shipped.simulation import Simulation
 
-_OF_MACHINES = ("kill", "power", "power_in_between", "leave", "pause", "disk", "skew")
+_OF_MACHINES = (
+    *("kill", "power", "power_in_between", "leave", "pause", "disk", "skew"),
+    *("full", "write", "sync", "read"),
+)
 _OF_LINKS = ("cut", "cut_one_way", "island", "slow", "reset", "heal")
 _OF_ALL = ("kill_all", "power_all")
 _FAULTS = (
     *("kill", "kill", "kill_all", "power", "power", "power_all", "power_in_between"),
     *("leave", "leave", "pause", "disk", "skew"),
+    *("full", "full", "write", "sync", "read"),
     *("cut", "cut", "cut_one_way", "island", "slow", "reset", "heal", "heal"),
     *("zookeeper", "zookeeper_pause", "move", "elect", "resign", "topic", "delete_records"),
 )
@@ -92,6 +96,14 @@ class Faults:
             case "disk":
                 machine.slow_s = random.choice((0.02, 0.2, 1.0))
                 world.at(random.uniform(0.5, 3.0), self._speed_up, machine)
+            case "full" if not machine.disk.is_full:
+                world.tell(f"the disk of {machine.name} is full")
+                machine.disk.is_full = True
+                world.at(random.choice((0.1, 1.0, 3.0, 6.0)), self._empty, machine)
+            case "write" | "sync" | "read" if not machine.disk.fault:
+                world.tell(f"the disk of {machine.name} cannot {fault}")
+                machine.disk.fault = fault
+                world.at(random.choice((0.02, 0.1, 1.0, 4.0)), self._repair, machine)
             case "skew":
                 machine.skew_ms = random.choice((0, -5000, 300, 60_000))
 
@@ -113,6 +125,12 @@ class Faults:
     def _resume(self, machine: Machine, incarnation: int) -> None:
         if machine.is_up and machine.is_paused and machine.incarnation == incarnation:
             machine.resume()
+
+    def _empty(self, machine: Machine) -> None:
+        machine.disk.is_full = False
+
+    def _repair(self, machine: Machine) -> None:
+        machine.disk.fault = ""
 
     def _speed_up(self, machine: Machine) -> None:
         machine.slow_s = 0.0
@@ -200,6 +218,7 @@ class Faults:
         self._resume_zookeeper()
         for machine in self._machines.values():
             machine.disk.cut_at(-1)
+            machine.disk.is_full, machine.disk.fault = False, ""
             machine.slow_s = 0.0
             self._resume(machine, machine.incarnation)
             self._start(machine)

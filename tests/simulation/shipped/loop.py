@@ -347,6 +347,12 @@ class SimLoop(asyncio.AbstractEventLoop):
         assert ssl is None, "this network has no TLS"
         return await self.world.network.connect(self, protocol_factory, host, port)
 
+    async def getaddrinfo(  # type: ignore[override]
+        self, host: str, port: int, **_: Any
+    ) -> list[tuple[int, int, int, str, tuple[str, int]]]:
+        """Return the name itself: this network knows its hosts by name."""
+        return [(0, 0, 0, "", (host, port))]
+
     async def create_server(  # type: ignore[override]
         self, protocol_factory: Callable[[], Any], *, sock: Any, backlog: int = 100
     ) -> Any:

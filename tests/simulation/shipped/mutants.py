@@ -15,6 +15,7 @@ import pytest
 
 from hightide.broker.handlers import follower_fetch
 from hightide.broker.handlers.fetch_plan import FetchPlan
+from hightide.broker.membership.contact import Contact
 from hightide.broker.replication.isr_changes import IsrChanges
 from hightide.broker.replication.purgatory import DelayedWrite, PartitionPurgatory
 from hightide.broker.replication.replica import Replica
@@ -174,6 +175,11 @@ def names_no_aborted_transaction(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Log, "aborted_between", lambda *_: [])
 
 
+def is_never_in_doubt(patch: pytest.MonkeyPatch) -> None:
+    """A leader serves until the controller says otherwise, whether or not it can be reached."""
+    patch.setattr(Contact, "in_doubt", lambda _self: False)
+
+
 OF_THE_PIPELINE: tuple[Mutant, ...] = (
     forgets_sequences_when_it_leads,
     keeps_partitions_of_a_transaction_in_memory,
@@ -192,6 +198,7 @@ MUTANTS: tuple[Mutant, ...] = (
     does_not_compare_epochs,
     takes_every_restart_for_clean,
     proposes_once,
+    is_never_in_doubt,
 )
 
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from hightide.broker.handlers.fetch import ConsumerPlan
 from hightide.broker.replication.replica import Replica
 from tests.simulation.shipped.loop import Failed, SimLoop, World
 from tests.simulation.shipped.pipeline import Pipeline
@@ -71,11 +72,16 @@ def _controlled(simulation: Simulation) -> Iterator[None]:
     noted = _HistoryHandler(simulation.world)
     logger = logging.getLogger("hightide")
     before = logger.level, logger.propagate, concurrent.futures.ThreadPoolExecutor
-    fetched = Replica.fetched
+    fetched, read = Replica.fetched, ConsumerPlan._read
 
     def witnessed(self: Replica, replica: int, offset: int, epoch: int, *rest: Any) -> None:
         simulation.witness.fetched(self, replica, epoch)
         fetched(self, replica, offset, epoch, *rest)
+
+    def shown(self: ConsumerPlan, replica: Replica, *rest: Any) -> Any:
+        result = read(self, replica, *rest)
+        simulation.witness.serves(replica)
+        return result
 
     had_collector = gc.isenabled()
     gc.disable()
@@ -84,6 +90,7 @@ def _controlled(simulation: Simulation) -> Iterator[None]:
     logger.propagate = False
     concurrent.futures.ThreadPoolExecutor = _Inline  # type: ignore[misc, assignment]
     Replica.fetched = witnessed  # type: ignore[assignment]
+    ConsumerPlan._read = shown  # type: ignore[assignment]
     try:
         yield
     finally:
@@ -93,6 +100,7 @@ def _controlled(simulation: Simulation) -> Iterator[None]:
             simulation.world.close()
             gc.collect()
         Replica.fetched = fetched  # type: ignore[method-assign]
+        ConsumerPlan._read = read  # type: ignore[method-assign]
         logger.removeHandler(noted)
         logger.level, logger.propagate, concurrent.futures.ThreadPoolExecutor = before  # type: ignore[misc]
         if had_collector:

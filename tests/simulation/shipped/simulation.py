@@ -72,6 +72,7 @@ class Simulation:
             self.zookeeper,
             topics=(TOPIC, LATER),
             shape=self.shape,
+            session_ms=SESSION_MS,
         )
         self.checker = self.witness.checker
         self.history = History(lambda: world.now)
@@ -117,6 +118,7 @@ class Simulation:
             controlled_shutdown_max_retries=2,
             replica_high_watermark_checkpoint_interval_ms=1000,
             log_flush_interval_ms=1500,
+            log_dir_full_timeout_ms=1000,
             unclean_leader_election_enable=self.shape.unclean,
             auto_create_topics_enable=False,
             leader_replication_throttled_rate=50_000,

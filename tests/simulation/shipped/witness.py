@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 Partition = tuple[str, int]
 
+_LATE_MS = 20
+"""A new leader is seen to lead after the callback in which it began, by this much at most."""
+
 
 class LogView:
     """The records of a log, read as it grows."""
@@ -62,6 +65,11 @@ class LogView:
         return self._entries
 
     def _read_on(self) -> None:
+        disk: Any = self._log.disk
+        with disk.working():
+            self._read_segments()
+
+    def _read_segments(self) -> None:
         for segment in self._log.segments:
             if segment.base_offset < self._segment:
                 continue
@@ -175,6 +183,7 @@ class Witness:
         *,
         topics: tuple[str, ...],
         shape: Shape,
+        session_ms: int,
     ) -> None:
         """Only these topics are reported; others come and go."""
         self._shown = {
@@ -186,6 +195,7 @@ class Witness:
         self.checker = Checker(seen, shown)
         self._zookeeper = zookeeper
         self._topics = topics
+        self._most_ms = session_ms + _LATE_MS
         zookeeper.written = self._written
 
     # -- brokers ---------------------------------------------------------------------------
@@ -206,7 +216,11 @@ class Witness:
                 continue
             count += 1
             role = seen.get((replica.topic, replica.partition))
-            if role is None or role.replica is not replica:
+            if (
+                role is None
+                or role.replica is not replica
+                or role.log is not shown.view(replica.log)  # it was opened again after a failure
+            ):
                 role = Role(shown, replica)
                 seen[role.partition] = role
             if (
@@ -246,6 +260,8 @@ class Witness:
                     f"{machine.name} leads {role.partition} from {log.end_offset} in epoch {epoch}"
                 )
                 checker.leads(role)
+                now_ms = round(machine.world.now * 1000)
+                checker.truth(role.partition).led_since_ms.setdefault(epoch, now_ms)
             # The high watermark that a new leader knows was committed by its predecessors.
             known = checker.committed_offset(role.partition) if is_new else 0
             if moved and replica.high_watermark > known:
@@ -262,6 +278,18 @@ class Witness:
                 truth = self.checker.truth(role.partition)
                 epoch = replica.leader.state.leader_epoch
                 truth.fetched[follower, broker_epoch, epoch] = None
+
+    def serves(self, replica: Replica) -> None:
+        """A leader shows records to a consumer."""
+        leader = replica.leader
+        if leader is None or replica.topic not in self._topics:
+            return
+        node = self._zookeeper.tree.node(znodes.broker_path(leader.broker_id))
+        if node is not None and node.stat.czxid == leader.broker_epoch:
+            return  # it has its session: what it does not know yet is on its way to it
+        now_ms = round(self._zookeeper.world.now * 1000)
+        partition, epoch = (replica.topic, replica.partition), leader.state.leader_epoch
+        self.checker.serves(partition, f"broker-{leader.broker_id}", epoch, now_ms, self._most_ms)
 
     # -- ZooKeeper -------------------------------------------------------------------------
 

@@ -254,7 +254,14 @@ class SimZooKeeper:
     def on_state(self, listener: StateListener) -> None:
         self._listeners.append(listener)
 
-    async def connected(self, timeout_ms: int) -> None:
+    def clock_s(self) -> float:
+        return self._loop.time()
+
+    def sure_until_s(self) -> float:
+        is_good = self._state in (SessionState.CONNECTED, SessionState.SUSPENDED)
+        return self._renewed_at + self._timeout_ms / 1000 if is_good else 0.0
+
+    async def connected(self, timeout_ms: int | None) -> None:
         if self._state is SessionState.CONNECTED:
             return
         if self._is_closing:
@@ -262,7 +269,7 @@ class SimZooKeeper:
         waiting: asyncio.Future[None] = self._loop.create_future()
         self._waiting.append(waiting)
         try:
-            async with asyncio.timeout(timeout_ms / 1000):
+            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
                 await waiting
         except TimeoutError:
             raise NotConnected(detail=f"tried for {timeout_ms} ms") from None

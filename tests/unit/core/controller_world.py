@@ -6,7 +6,7 @@ or never.
 
 The true state, which no controller knows: `whole`, the replicas that have every committed record,
 and `lineage`, the broker epochs of a broker since it last lost data.  A broker that was not shut
-down cleanly has lost its data: that is the worst case.
+down cleanly may have lost its data.
 """
 
 from __future__ import annotations
@@ -14,14 +14,20 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from hightide.core.controller.cluster_state import Partition, TopicRules
 from hightide.core.controller.controller import Controller, PartitionChange
-from hightide.core.controller.leader_election import UNCLEAN, Broker
+from hightide.core.controller.leader_election import UNCLEAN, Broker, LogEnd
 from hightide.core.partition.isr import Proposal
-from hightide.core.partition.state import NO_BROKER, PartitionState, effective_min_isr
+from hightide.core.partition.state import (
+    NO_BROKER,
+    FailureKind,
+    PartitionState,
+    effective_min_isr,
+)
 from hightide.wire.errors import ErrorCode, KafkaError
 
 
@@ -46,6 +52,8 @@ class BrokerProcess:
     clean_epoch: int = UNCLEAN
     """The content of its clean-shutdown file."""
     lineage: list[int] = field(default_factory=list)
+    failures: dict[Partition, FailureKind] = field(default_factory=dict)
+    """Its replicas that have failed, as it last reported them."""
 
 
 class ProposalInFlight(NamedTuple):
@@ -90,12 +98,14 @@ class World:
 
     # -- brokers ---------------------------------------------------------------------------
 
-    def start(self, number: int) -> None:
+    def start(self, number: int, has_lost: bool = True) -> None:
+        """Start a broker.  `has_lost`: unless it was shut down cleanly, it has lost its data."""
         machine = self.machines[number]
         self.zxid += 1
         machine.epoch, machine.is_up = self.zxid, True
         machine.previous_epoch, machine.clean_epoch = machine.clean_epoch, UNCLEAN
-        if machine.previous_epoch == UNCLEAN:
+        machine.failures = {}
+        if machine.previous_epoch == UNCLEAN and has_lost:
             machine.lineage = []
             for whole in self.whole.values():
                 whole.discard(number)
@@ -109,6 +119,47 @@ class World:
         machine.clean_epoch = machine.epoch if cleanly else UNCLEAN
         if self.is_watchful:
             self.look()
+
+    def fail(self, number: int, key: Partition, kind: FailureKind | None) -> None:
+        """A replica fails, or works again (None).  A damaged replica lacks records from the time
+        at which it is out of ISR and ELR: from then on it copies."""
+        machine = self.machines[number]
+        machine.failures.pop(key, None)
+        if kind is not None:
+            machine.failures[key] = kind
+        self.report(number)
+
+    def report(self, number: int) -> None:
+        machine = self.machines[number]
+        known = self.controller.brokers.get(number)
+        if machine.is_up and known is not None and known.epoch == machine.epoch:
+            failures = {
+                (self.ids[name], index): kind
+                for (name, index), kind in machine.failures.items()
+                if name in self.ids
+            }
+            self.plan(self.controller.replicas_failed(number, machine.epoch, failures))
+
+    def answer_logs(self) -> None:
+        """Every broker that is asked says how far its logs reach."""
+        for number, partitions in self.controller.logs_needed().items():
+            machine = self.machines[number]
+            logs = {
+                key: (epoch, LogEnd(1, 100 if number in self.whole[key] else number))
+                for key, epoch in partitions.items()
+                if key in self.store
+            }
+            self.plan(self.controller.logs_read(number, machine.epoch, logs))
+
+    def copy_damaged(self) -> None:
+        """Damaged replicas that are out of ISR and ELR drop what they have."""
+        for number, machine in self.machines.items():
+            for key, kind in machine.failures.items():
+                state = self.store.get(key)
+                if state is None or kind is not FailureKind.DAMAGED or not machine.is_up:
+                    continue
+                if number not in (*state.isr, *state.elr) and state.leader != NO_BROKER:
+                    self.whole[key].discard(number)
 
     def registered(self) -> dict[int, Broker]:
         return {
@@ -184,16 +235,27 @@ class World:
         brokers = self.controller.brokers
         rules = self.rules[change.topic]
 
+        key = (self.controller.topics[change.topic].id, change.index)
+        failures = self.controller.cluster.failures(*key, before.replicas)
+
         def has_lost_trust(member: int) -> bool:
             epoch = before.broker_epochs[member]
             broker = brokers.get(member)
-            return broker is not None and epoch not in (broker.epoch, broker.previous_epoch)
+            is_damaged = failures.get(member) is FailureKind.DAMAGED
+            return broker is not None and (
+                is_damaged or epoch not in (broker.epoch, broker.previous_epoch)
+            )
 
         had = {*before.isr, *before.elr}
         if after.recovery_epoch != before.recovery_epoch:
-            last = before.last_known_leader if before.leader == NO_BROKER else before.leader
-            is_last_known = after.leader == last and all(has_lost_trust(member) for member in had)
-            assert allows_unclean or rules.unclean_leader_election or is_last_known
+            is_balanced = all(has_lost_trust(member) for member in had)
+            assert allows_unclean or rules.unclean_leader_election or is_balanced
+            known = before.last_known_elr or before.replicas
+            if not allows_unclean and not rules.unclean_leader_election:
+                assert after.leader in known
+                assert all(member in self.controller.brokers for member in known)
+                whole = self.whole[change.topic, change.index] & {*known}
+                assert not whole or after.leader in whole, "a longer log is passed over"
         elif len(after.isr) < effective_min_isr(rules.min_insync_replicas, after.replicas):
             lost = had - {*after.isr, *after.elr}
             assert all(has_lost_trust(member) for member in lost & {*after.replicas})
@@ -260,6 +322,7 @@ class World:
             replica
             for replica in join & {*state.osr}
             if self.machines[replica].is_up and replica in state.replicas
+            if key not in self.machines[replica].failures
         }
         isr = ({*state.isr} - drop) | joining | {state.leader}
         epochs = {
@@ -345,25 +408,41 @@ class World:
     def check_agreement(self) -> None:
         """A controller that reads what another one wrote comes to the same decisions."""
         other = self.loaded()
-        assert other.brokers_seen(self.controller.brokers) == self.controller.audit()
+        plan = other.brokers_seen(self.controller.brokers)
+        other.cluster._logs = deepcopy(self.controller.cluster._logs)
+        plan = other.audit()
+        for number, failures in self.controller.cluster._failures.items():
+            plan = other.replicas_failed(number, other.brokers[number].epoch, failures)
+            plan = other.audit()
+        assert plan == self.controller.audit()
 
     def settle(self) -> None:
         """See and write everything; then every partition must be as available as it can be."""
         self.drafts.clear()
         self.look()
+        for number in self.machines:
+            self.report(number)
         self.write_all()
         self.draft(self.controller.audit())
+        self.write_all()
+        self.answer_logs()
         self.write_all()
         assert self.controller.audit() == []
         self.check()
         self.check_agreement()
         for key, state in self.store.items():
-            self.check_settled(state, self.rules[key[0]])
+            self.check_settled(key, state, self.rules[key[0]])
         for replicas in self.new_partitions.values():
             assert not any(self.machines[replica].is_up for replica in replicas)
 
-    def check_settled(self, state: PartitionState, rules: TopicRules) -> None:
-        up = {broker_id for broker_id, machine in self.machines.items() if machine.is_up}
+    def check_settled(self, key: Partition, state: PartitionState, rules: TopicRules) -> None:
+        failures = {
+            number: machine.failures[key]
+            for number, machine in self.machines.items()
+            if machine.is_up and key in machine.failures
+        }
+        offline = {b for b, kind in failures.items() if kind is FailureKind.OFFLINE}
+        up = {broker_id for broker_id, machine in self.machines.items() if machine.is_up} - offline
         for member in up & {*state.isr, *state.elr}:
             assert state.broker_epochs[member] == self.machines[member].epoch
         assert {*state.isr} <= up
@@ -371,13 +450,17 @@ class World:
             assert state.leader in up
         if rules.unclean_leader_election and up & {*state.replicas}:
             assert state.leader in up
+        if not state.elr and {*(state.last_known_elr or state.replicas)} <= up:
+            assert state.leader in up
         if len(state.isr) >= effective_min_isr(rules.min_insync_replicas, state.replicas):
             assert state.elr == ()
         leaving = {
             broker_id
             for broker_id, broker in self.controller.brokers.items()
-            if broker.is_shutting_down
+            if broker.is_shutting_down or broker_id in failures
         }
+        if failures.get(state.leader) is FailureKind.DAMAGED:
+            assert not (up & {*state.elr}) - leaving
         if state.leader in leaving:
             assert {*state.isr} <= leaving
         if state.is_reassigning:

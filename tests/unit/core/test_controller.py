@@ -16,7 +16,7 @@ from hightide.core.controller.controller import (
     ElectionKind,
     PartitionChange,
 )
-from hightide.core.controller.leader_election import Broker
+from hightide.core.controller.leader_election import Broker, LogEnd
 from hightide.core.partition.isr import Proposal
 from hightide.core.partition.state import NO_BROKER, PartitionState
 from hightide.wire.errors import ErrorCode, KafkaError
@@ -80,6 +80,16 @@ class Harness:
             assert decision.error == ErrorCode.NONE
             self.write([decision.change])
         return decision.error
+
+    def answer_logs(self, partitions=None, **ends: tuple[int, int]):
+        """Answer what the controller wants to know with `b2=(last epoch, end)`; return that."""
+        needed = self.controller.logs_needed(partitions)
+        for broker_id, wanted in needed.items():
+            end = LogEnd(*ends[f"b{broker_id}"])
+            logs = {key: (epoch, end) for key, epoch in wanted.items()}
+            epoch = self.controller.brokers[broker_id].epoch
+            self.write(self.controller.logs_read(broker_id, epoch, logs))
+        return needed
 
     def elect(self, kind, index=0) -> ErrorCode:
         key = ("t", index)
@@ -198,8 +208,50 @@ def test_a_sole_replica_that_crashed_leads_again_and_is_marked():
     harness.topic([(1,)])
     harness.see()
     harness.see(b1=Broker(15))
+    assert harness.controller.logs_needed() == {}
     assert (harness.state().leader, harness.state().leader_epoch) == (1, 2)
     assert harness.state().is_recovering
+
+
+def test_the_brokers_of_the_last_isr_and_elr_are_asked_for_their_logs(harness: Harness):
+    harness.see(2, 3)
+    harness.see(3)
+    harness.see()
+    harness.see(b2=Broker(25))
+    assert harness.controller.logs_needed() == {}, "3 is eligible, and only away"
+    harness.see(1, b2=Broker(25), b3=Broker(35))
+    needed = harness.answer_logs(b2=(1, 100), b3=(1, 7))
+    assert needed.keys() == {2, 3}
+    assert (harness.state().leader, harness.state().is_recovering) == (2, True)
+    assert harness.controller.logs_needed() == {}
+
+
+def test_an_answer_from_another_leader_epoch_or_broker_epoch_does_not_count(harness: Harness):
+    harness.see(2, 3)
+    harness.see()
+    brokers_now = {"b2": Broker(25), "b3": Broker(35)}
+    harness.see(**brokers_now)
+    epoch = harness.state().leader_epoch
+    late = {("t", 0): (epoch - 1, LogEnd(1, 100))}
+    right = {("t", 0): (epoch, LogEnd(1, 100))}
+    harness.write(harness.controller.logs_read(2, 25, late))
+    harness.write(harness.controller.logs_read(2, 20, right))
+    harness.write(harness.controller.logs_read(3, 35, right))
+    assert harness.state().leader == NO_BROKER
+    assert harness.controller.logs_needed() == {2: {("t", 0): epoch}}
+    # A broker that restarts is asked again.
+    harness.see(**brokers_now | {"b3": Broker(36)})
+    assert harness.controller.logs_needed().keys() == {2, 3}
+
+
+def test_a_partition_that_waits_for_logs_says_whose(harness: Harness):
+    harness.see(2, 3)
+    harness.see()
+    harness.see(b2=Broker(25), b3=Broker(35))
+    harness.see(b2=Broker(25))
+    epoch = harness.state().leader_epoch
+    harness.write(harness.controller.logs_read(2, 25, {("t", 0): (epoch, LogEnd(1, 100))}))
+    assert harness.controller.recovery_waits() == {("t", 0): (3,)}
 
 
 def test_who_crashed_is_not_elected_while_a_whole_replica_is_only_away(harness: Harness):
@@ -351,6 +403,7 @@ def test_allowing_unclean_elections_elects_at_once(harness: Harness):
     assert harness.state().leader == NO_BROKER
     rules = TopicRules(min_insync_replicas=2, unclean_leader_election=True)
     harness.write(harness.controller.settings_changed("t", rules))
+    harness.answer_logs(b2=(0, 1))
     assert (harness.state().leader, harness.state().is_recovering) == (2, True)
 
 
@@ -561,6 +614,8 @@ def test_an_unclean_election_can_be_asked_for(harness: Harness):
     harness.see(1)
     assert harness.elect(ElectionKind.UNCLEAN) == ErrorCode.ELECTION_NOT_NEEDED
     harness.see(b2=Broker(25))
+    assert harness.elect(ElectionKind.UNCLEAN) == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    harness.answer_logs([("t", 0)], b2=(0, 1))
     assert harness.elect(ElectionKind.UNCLEAN) == ErrorCode.NONE
     assert (harness.state().leader, harness.state().is_recovering) == (2, True)
     harness.see()

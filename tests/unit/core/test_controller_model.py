@@ -31,7 +31,7 @@ from hightide.core.controller import (
 )
 from hightide.core.controller.cluster_state import Partition, TopicRules
 from hightide.core.controller.controller import ElectionKind
-from hightide.core.partition.state import NO_BROKER
+from hightide.core.partition.state import NO_BROKER, FailureKind
 from hightide.wire.errors import ErrorCode
 from tests.unit.core.controller_world import World, refusing
 
@@ -66,15 +66,19 @@ class AnyCluster(RuleBasedStateMachine):
         if self.world.machines[number].is_up:
             self.world.stop(number, cleanly)
 
-    @rule(number=BROKERS)
-    def a_broker_starts(self, number: int) -> None:
+    @rule(number=BROKERS, has_lost=st.booleans())
+    def a_broker_starts(self, number: int, has_lost: bool) -> None:
         if not self.world.machines[number].is_up:
-            self.world.start(number)
+            self.world.start(number, has_lost)
 
-    @rule(number=BROKERS, cleanly=st.booleans())
-    def a_broker_restarts(self, number: int, cleanly: bool) -> None:
+    @rule(number=BROKERS, cleanly=st.booleans(), has_lost=st.booleans())
+    def a_broker_restarts(self, number: int, cleanly: bool, has_lost: bool) -> None:
         self.a_broker_stops(number, cleanly)
-        self.world.start(number)
+        self.world.start(number, has_lost)
+
+    @rule()
+    def brokers_say_how_far_their_logs_reach(self) -> None:
+        self.world.answer_logs()
 
     @rule(number=BROKERS, is_late=st.booleans())
     def a_broker_asks_to_leave(self, number: int, is_late: bool) -> None:
@@ -86,6 +90,18 @@ class AnyCluster(RuleBasedStateMachine):
                 self.world.controller.shutdown_asked(number, epoch)
         else:
             self.world.plan(self.world.controller.shutdown_asked(number, epoch).plan)
+
+    @rule(number=BROKERS, chance=CHANCE, kind=st.sampled_from([None, *FailureKind]))
+    def a_replica_fails_or_works_again(
+        self, number: int, chance: int, kind: FailureKind | None
+    ) -> None:
+        key = self.partition(chance)
+        if key is not None and self.world.machines[number].is_up:
+            self.world.fail(number, key, kind)
+
+    @rule()
+    def damaged_replicas_copy(self) -> None:
+        self.world.copy_damaged()
 
     # -- the controller --------------------------------------------------------------------
 
@@ -170,7 +186,7 @@ class AnyCluster(RuleBasedStateMachine):
     ) -> None:
         letter = self.world.letters[chance % len(self.world.letters)]
         isr = letter.proposal.isr
-        self.a_broker_restarts(isr[at % len(isr)], cleanly)
+        self.a_broker_restarts(isr[at % len(isr)], cleanly, has_lost=True)
 
     @rule()
     def all_proposals_arrive_and_are_written(self) -> None:
@@ -261,14 +277,7 @@ def ignore_the_eligible(real: Real) -> Real:
 
 
 def do_not_wait_for_the_eligible(real: Real) -> Real:
-    def reelected(state, *others):
-        after = real(state, *others)
-        if after.leader != NO_BROKER:
-            return after
-        hasty = real(replace(after, elr=(), broker_epochs={}), *others)
-        return after if hasty.leader == NO_BROKER else hasty
-
-    return reelected
+    return lambda state, *others: real(replace(state, elr=()), *others)
 
 
 def keep_the_leader_epoch(real: Real) -> Real:
@@ -290,8 +299,8 @@ def trust_any_clean_shutdown(_real: Real) -> Real:
 
 
 def elect_any_replica(real: Real) -> Real:
-    return lambda state, live, leaving, least, _unclean, distrusted: real(
-        state, live, leaving, least, True, distrusted
+    return lambda state, live, leaving, least, _strategy, distrusted, logs: real(
+        state, live, leaving, least, leader_election.RecoveryStrategy.AGGRESSIVE, distrusted, logs
     )
 
 
@@ -325,7 +334,7 @@ MUTANTS = {
     "elections ignore the eligible": (leader_election, "reelected", ignore_the_eligible),
     "elections do not wait for the eligible": (
         leader_election,
-        "reelected",
+        "recovery_candidates",
         do_not_wait_for_the_eligible,
     ),
     "no member loses trust (B7)": (leader_election, "distrusted", lambda _: lambda *_: frozenset()),
@@ -349,8 +358,8 @@ MUTANTS = {
         controller,
         "proposal_error",
         lambda real: (
-            lambda proposal, sender, state, brokers: real(
-                replace(proposal, partition_epoch=state.partition_epoch), sender, state, brokers
+            lambda proposal, sender, state, *others: real(
+                replace(proposal, partition_epoch=state.partition_epoch), sender, state, *others
             )
         ),
     ),

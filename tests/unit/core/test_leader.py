@@ -68,6 +68,18 @@ def test_the_high_watermark_does_not_go_back_with_a_follower():
     assert made.high_watermark == 10
 
 
+def test_the_high_watermark_does_not_wait_for_a_member_that_the_controller_removed():
+    # Its replica has failed, so it does not fetch any more.
+    made = leader(isr=(1, 2, 3))
+    fetch(made, 2, 10)
+    fetch(made, 3, 10)
+    made.appended(12)
+    fetch(made, 2, 12)
+    assert made.high_watermark == 10
+    made.published(decided(made, (1, 2)))
+    assert made.high_watermark == 12
+
+
 def test_the_high_watermark_waits_for_who_is_about_to_join():
     made = leader(isr=(1, 2), end=10, high_watermark=10)
     asked = proposal_of(fetch(made, 3, 10))
@@ -486,3 +498,37 @@ def test_people_are_told_how_far_each_replica_is():
     assert made.progress(3, 900).standing is Standing.SHUTTING_DOWN
     made.brokers_changed({**LIVE, 3: 99}, set())
     assert made.progress(3, 900).standing is Standing.RESTARTED
+
+
+# Doubt ------------------------------------------------------------------------------------------
+
+
+def test_a_leader_is_certain_while_all_electable_replicas_follow_it():
+    made = leader(isr=(1, 2, 3))
+    assert made.is_certain({2: 50, 3: 60}, 50)
+    assert not made.is_certain({2: 49, 3: 60}, 50)
+    assert not made.is_certain({3: 60}, 50), "broker 2 may lead"
+
+
+def test_a_replica_that_cannot_be_elected_does_not_count():
+    made = leader(isr=(1, 2))
+    assert made.is_certain({2: 50}, 50)
+    assert not made.is_certain({2: 50}, 50, any_replica=True), "an unclean election may choose 3"
+
+
+def test_the_only_electable_replica_is_certain():
+    assert leader(isr=(1,)).is_certain({}, 50)
+
+
+def test_eligible_leader_replicas_count():
+    made = leader(isr=(1, 2), min_isr=3)
+    made.published(decided(made, (1,), elr=(2,)))
+    assert not made.is_certain({}, 50), "broker 2 may be back, and lead"
+    assert made.is_certain({2: 50}, 50)
+
+
+def test_a_replica_that_a_proposal_may_have_added_counts():
+    made = leader(isr=(1, 2), end=10, high_watermark=10)
+    proposal_of(fetch(made, 3, 10))
+    assert not made.is_certain({2: 50}, 50)
+    assert made.is_certain({2: 50, 3: 50}, 50)

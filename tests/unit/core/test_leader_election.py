@@ -12,16 +12,20 @@ from hypothesis import strategies as st
 
 from hightide.core.controller import reassignment
 from hightide.core.controller.leader_election import (
+    NO_LOG,
     UNCLEAN,
     Broker,
+    LogEnd,
+    RecoveryStrategy,
     distrusted,
     first_state,
+    fitness,
     reelected,
     relieved,
     with_preferred,
     with_proposed_isr,
 )
-from hightide.core.partition.state import NO_BROKER, PartitionState
+from hightide.core.partition.state import NO_BROKER, FailureKind, PartitionState
 
 
 def live(*brokers: int) -> dict[int, int]:
@@ -41,8 +45,10 @@ def state(replicas, leader, isr, elr=(), **others) -> PartitionState:
     return made
 
 
-def elect(before, alive, shutting_down=(), min_isr=1, unclean=False, distrust=()):
-    after = reelected(before, alive, set(shutting_down), min_isr, unclean, set(distrust))
+def elect(before, alive, shutting_down=(), min_isr=1, unclean=False, distrust=(), logs=None):
+    strategy = RecoveryStrategy.AGGRESSIVE if unclean else RecoveryStrategy.BALANCED
+    ends = {broker: LogEnd(*end) for broker, end in (logs or {}).items()}
+    after = reelected(before, alive, set(shutting_down), min_isr, strategy, set(distrust), ends)
     after.check()
     assert after.partition_epoch == before.partition_epoch, "set when the state is written"
     return after
@@ -153,35 +159,115 @@ def test_the_last_known_leader_is_not_elected_while_a_whole_replica_may_come_bac
     assert elect(before, live(1, 3), min_isr=2) is before
 
 
-def test_the_last_known_leader_is_elected_when_no_replica_is_known_to_be_whole():
-    before = state([1, 2, 3], NO_BROKER, [], [], last_known_leader=3)
-    after = elect(before, live(1, 2, 3))
-    assert (after.leader, after.isr, after.elr) == (3, (3,), ())
-    assert after.is_recovering
-    assert after.last_known_leader == NO_BROKER
+# -- recovery --------------------------------------------------------------------------------
 
 
-def test_a_last_known_leader_that_is_dead_is_waited_for():
-    before = state([1, 2, 3], NO_BROKER, [], [], last_known_leader=3)
-    assert elect(before, live(1, 2)) is before
+def doubtful(*members: int) -> PartitionState:
+    """A partition on 1, 2 and 3 without a leader, whose last members may all have lost records."""
+    return state([1, 2, 3], NO_BROKER, [], last_known_leader=3, last_known_elr=members)
 
 
-def test_a_last_known_leader_that_is_no_replica_any_more_is_not_elected():
-    before = state([1, 2], NO_BROKER, [], [], last_known_leader=3)
-    assert elect(before, live(1, 2, 3)) is before
-
-
-def test_an_unclean_election_takes_the_first_live_replica_and_forgets_all_others():
-    before = state([1, 2, 3], 3, [3], [1])
-    after = elect(before, live(2), min_isr=2, unclean=True)
+def test_the_longest_log_leads_when_no_replica_is_known_to_be_whole():
+    # Broker 3 led last, and has lost what it had not synced.
+    before = doubtful(1, 2, 3)
+    after = elect(before, live(1, 2, 3), logs={1: (4, 90), 2: (4, 100), 3: (4, 10)})
     assert (after.leader, after.leader_epoch, after.isr, after.elr) == (2, 6, (2,), ())
+    assert after.is_recovering
+    assert (after.last_known_leader, after.last_known_elr) == (NO_BROKER, ())
+
+
+def test_the_newest_epoch_counts_more_than_the_end():
+    after = elect(doubtful(1, 2), live(1, 2), logs={1: (3, 900), 2: (4, 100)})
+    assert after.leader == 2
+
+
+def test_a_replica_without_a_log_is_not_elected_while_another_has_one():
+    after = elect(doubtful(1, 2, 3), live(1, 2, 3), logs={1: (-1, 0), 2: (0, 1), 3: (-1, 0)})
+    assert after.leader == 2
+
+
+def test_if_all_last_members_have_lost_their_logs_the_others_are_asked():
+    # The disk of broker 1, the last member of the ISR, was replaced.
+    before, logs = doubtful(1), {1: (-1, 0)}
+    assert elect(before, live(1, 2, 3), logs=logs) is before
+    after = elect(before, live(1, 2, 3), logs={**logs, 2: (3, 70), 3: (3, 60)})
+    assert after.leader == 2
+    after = elect(before, live(1, 2, 3), logs={**logs, 2: (-1, 0), 3: (-1, 0)})
+    assert after.leader == 1
+
+
+def test_a_single_replica_is_elected_without_a_question():
+    before = state([1], NO_BROKER, [], last_known_leader=1, last_known_elr=(1,))
+    after = elect(before, live(1))
+    assert (after.leader, after.is_recovering) == (1, True)
+    assert elect(before, live()) is before
+
+
+def test_of_equal_logs_the_first_replica_is_elected():
+    after = elect(doubtful(2, 3), live(1, 2, 3), logs={2: (4, 10), 3: (4, 10)})
+    assert after.leader == 2
+
+
+def test_a_recovery_waits_for_all_members_of_the_last_isr_and_elr():
+    before, logs = doubtful(1, 2), {1: (4, 100)}
+    assert elect(before, live(1), logs=logs) is before
+    assert elect(before, live(1, 2), logs=logs) is before
+    assert elect(before, live(1, 2), logs={**logs, 2: NO_LOG}) is before
+    # An answer counts while its broker lives.
+    assert elect(before, live(1), logs={**logs, 2: (4, 90)}) is before
+    assert elect(before, live(1, 2), logs={**logs, 2: (4, 90)}).leader == 1
+
+
+def test_a_recovery_does_not_ask_replicas_that_were_out_of_sync():
+    after = elect(doubtful(1, 2), live(1, 2, 3), logs={1: (4, 1), 2: (4, 2), 3: (4, 9)})
+    assert after.leader == 2
+
+
+def test_a_recovery_does_not_begin_while_an_eligible_replica_is_only_away():
+    before = state([1, 2, 3], NO_BROKER, [], [2], last_known_elr=(1,), last_known_leader=1)
+    assert elect(before, live(1), logs={1: (4, 100)}) is before
+
+
+def test_without_a_strategy_an_administrator_decides():
+    before, ends = doubtful(1), {1: LogEnd(4, 100)}
+    after = reelected(before, live(1), set(), 1, RecoveryStrategy.NONE, set(), ends)
+    assert after is before
+
+
+def test_members_that_lose_trust_one_after_the_other_are_all_remembered():
+    before = elect(state([1, 2, 3], 3, [3], [1, 2]), live(), min_isr=2)
+    assert (before.elr, before.last_known_elr) == ((1, 2, 3), ())
+    before = elect(before, {1: 17}, min_isr=2, distrust=[1])
+    assert (before.elr, before.last_known_elr) == ((2, 3), (1,))
+    before = elect(before, {1: 17, 2: 27, 3: 37}, min_isr=2, distrust=[2, 3])
+    assert (before.elr, before.last_known_elr) == ((), (1, 2, 3))
+
+
+def test_a_large_enough_isr_forgets_the_members_that_lost_trust():
+    before = state([1, 2, 3], 2, [2], last_known_elr=(1,))
+    after = with_proposed_isr(before, [2, 3], live(1, 2, 3), 2)
+    assert after.last_known_elr == ()
+
+
+def test_an_unclean_election_takes_the_longest_log_of_the_live_replicas():
+    before = elect(state([1, 2, 3], 3, [3], [1]), live(2), min_isr=2)
+    assert (before.leader, before.leader_epoch) == (NO_BROKER, 6)
+    after = elect(before, live(2), min_isr=2, unclean=True, logs={2: (1, 5)})
+    assert (after.leader, after.leader_epoch, after.isr, after.elr) == (2, 7, (2,), ())
     assert after.is_recovering
     assert after.broker_epochs == {2: 20}
 
 
+def test_an_unclean_election_waits_for_live_brokers_only_and_takes_no_answer_for_no_log():
+    before = state([1, 2, 3], NO_BROKER, [], [3], last_known_leader=3)
+    assert elect(before, live(1, 2), unclean=True, logs={1: (4, 9)}) is before
+    after = elect(before, live(1, 2), unclean=True, logs={1: NO_LOG, 2: (0, 1)})
+    assert after.leader == 2
+
+
 def test_the_epoch_in_which_committed_records_may_have_been_lost_is_remembered():
-    before = state([1, 2, 3], 3, [3], [1])
-    after = elect(before, live(2), min_isr=2, unclean=True)
+    before = state([1, 2, 3], NO_BROKER, [], [1], last_known_leader=3)
+    after = elect(before, live(2), min_isr=2, unclean=True, logs={2: (1, 5)})
     assert after.recovery_epoch == after.leader_epoch == 6
     later = elect(with_proposed_isr(after, [1, 2], live(1, 2), 2), live(1), min_isr=2)
     assert (later.leader, later.leader_epoch, later.recovery_epoch) == (1, 7, 6)
@@ -191,8 +277,6 @@ def test_an_unclean_election_is_a_last_resort():
     before = state([1, 2, 3], 3, [3], [2])
     after = elect(before, live(1, 2), min_isr=2, unclean=True)
     assert (after.leader, after.is_recovering) == (2, False)
-    before = state([1, 2, 3], NO_BROKER, [], [], last_known_leader=3)
-    assert elect(before, live(1, 2, 3), unclean=True).leader == 3
 
 
 def test_without_a_live_replica_even_an_unclean_election_finds_none():
@@ -317,10 +401,12 @@ def test_a_leader_that_lost_trust_hands_over_to_a_replica_in_sync():
     assert (after.leader, after.isr, after.elr) == (2, (2,), ())
 
 
-def test_a_sole_member_that_crashed_is_elected_only_as_the_last_known_leader():
+def test_a_sole_member_that_crashed_is_elected_by_its_log():
     before = state([1, 2], 1, [1])
     after = elect(before, {1: 17, 2: 20}, distrust=[1])
-    assert (after.leader, after.leader_epoch, after.isr) == (1, 6, (1,))
+    assert (after.leader, after.leader_epoch, after.last_known_elr) == (NO_BROKER, 6, (1,))
+    after = elect(after, {1: 17, 2: 20}, logs={1: (4, 3)})
+    assert (after.leader, after.leader_epoch, after.isr) == (1, 7, (1,))
     assert after.is_recovering
 
 
@@ -490,16 +576,79 @@ def test_a_move_is_given_up_without_a_leader_if_a_whole_replica_may_come_back():
     assert (after.replicas, after.leader, after.elr) == ((1,), NO_BROKER, (1,))
 
 
+# -- failed replicas -------------------------------------------------------------------------
+
+
+def fail(before, alive, min_isr=2, **failures):
+    """Return the state after `r1="FULL"` and so on, until nothing more changes."""
+    kinds = {int(name[1:]): FailureKind[kind] for name, kind in failures.items()}
+    brokers = {broker_id: Broker(epoch) for broker_id, epoch in alive.items()}
+    while True:
+        fit = fitness(before, brokers, alive, set(), kinds)
+        strategy = RecoveryStrategy.BALANCED
+        after = reelected(before, fit.live, fit.leaving, min_isr, strategy, fit.distrusted)
+        if after is before:
+            after = relieved(before, fit.live, fit.leaving, min_isr, fit.damaged)
+        after.check()
+        if after is before:
+            return after
+        before = after
+
+
+@pytest.mark.parametrize("kind", ["FULL", "OFFLINE", "DAMAGED"])
+def test_a_leader_that_failed_hands_over_and_leaves_the_isr(kind):
+    after = fail(state([1, 2, 3], 1, [1, 2, 3]), live(1, 2, 3), r1=kind)
+    assert (after.leader, after.leader_epoch, after.isr, after.elr) == (2, 6, (2, 3), ())
+
+
+@pytest.mark.parametrize("kind", ["FULL", "OFFLINE", "DAMAGED"])
+def test_a_follower_that_failed_leaves_the_isr_in_the_same_leader_epoch(kind):
+    after = fail(state([1, 2, 3], 1, [1, 2, 3]), live(1, 2, 3), r2=kind)
+    assert (after.leader, after.leader_epoch, after.isr, after.elr) == (1, 5, (1, 3), ())
+
+
+def test_a_full_replica_stays_eligible_and_leads_if_there_is_no_other():
+    after = fail(state([1, 2], 1, [1, 2]), live(1, 2), r1="FULL")
+    assert (after.leader, after.isr, after.elr) == (2, (2,), (1,))
+    after = fail(after, live(1), r1="FULL")
+    assert (after.leader, after.isr, after.elr) == (1, (1,), (2,))
+
+
+def test_an_offline_replica_is_like_one_whose_broker_is_down():
+    after = fail(state([1, 2], 1, [1, 2]), live(1, 2), r1="OFFLINE")
+    assert (after.leader, after.isr, after.elr) == (2, (2,), (1,))
+    after = fail(after, live(1), r1="OFFLINE")
+    assert (after.leader, after.elr) == (NO_BROKER, (1, 2))
+    assert fail(after, live(1)).leader == 1
+
+
+def test_a_damaged_replica_is_not_eligible():
+    after = fail(state([1, 2], 1, [1, 2]), live(1, 2), r1="DAMAGED")
+    assert (after.leader, after.isr, after.elr) == (2, (2,), ())
+
+
+def test_the_last_member_stays_the_leader_though_it_is_full_or_damaged():
+    before = state([1, 2], 1, [1], [2])
+    assert fail(before, live(1), r1="FULL") is before
+    assert fail(before, live(1), r1="DAMAGED") is before
+
+
+def test_a_live_eligible_replica_takes_over_from_a_damaged_leader():
+    after = fail(state([1, 2], 1, [1], [2]), live(1, 2), r1="DAMAGED")
+    assert (after.leader, after.isr, after.elr) == (2, (2,), ())
+
+
 # -- properties ------------------------------------------------------------------------------
 
 
 BROKERS = st.integers(1, 6)
+SMALL = st.integers(0, 3)
 
 
 @st.composite
 def situations(draw):
     replicas = tuple(draw(st.permutations(range(1, 6)))[: draw(st.integers(1, 5))])
-    roles = {replica: draw(st.sampled_from("iieo")) for replica in replicas}
+    roles = {replica: draw(st.sampled_from("iieod")) for replica in replicas}
     isr = tuple(replica for replica in replicas if roles[replica] == "i")
     elr = tuple(replica for replica in replicas if roles[replica] == "e")
     before = state(
@@ -508,6 +657,7 @@ def situations(draw):
         isr,
         elr,
         last_known_leader=NO_BROKER if isr else draw(st.sampled_from((NO_BROKER, *replicas))),
+        last_known_elr=tuple(replica for replica in replicas if roles[replica] == "d"),
     )
     alive = {
         broker_id: broker_id * 10 + draw(st.sampled_from([0, 0, 3]))
@@ -516,13 +666,14 @@ def situations(draw):
     return before, alive, draw(st.sets(BROKERS)), draw(st.integers(1, 4)), draw(st.booleans())
 
 
-@given(situations(), st.sets(BROKERS))
-def test_every_election_is_sound_final_and_as_good_as_it_can_be(situation, distrust):
+@given(situations(), st.sets(BROKERS), st.dictionaries(BROKERS, st.tuples(SMALL, SMALL)))
+def test_every_election_is_sound_final_and_as_good_as_it_can_be(situation, distrust, logs):
     before, alive, shutting_down, min_isr, unclean = situation
     # A dead broker does not lose trust.
     distrust &= alive.keys()
-    after = elect(before, alive, shutting_down, min_isr, unclean, distrust)
-    assert elect(after, alive, shutting_down, min_isr, unclean, distrust & set(after.osr)) is after
+    how = (alive, shutting_down, min_isr, unclean)
+    after = elect(before, *how, distrust, logs if before.leader == NO_BROKER else {})
+    assert elect(after, *how, distrust & set(after.osr)) is after
     assert after.leader_epoch - before.leader_epoch in (0, 1)
     assert set(after.isr) <= alive.keys()
     whole = (set(before.isr) | set(before.elr)) - distrust
@@ -531,8 +682,13 @@ def test_every_election_is_sound_final_and_as_good_as_it_can_be(situation, distr
         assert not after.is_recovering
     elif whole:
         assert after.leader == NO_BROKER or unclean
-    elif unclean and set(before.replicas) & alive.keys():
-        assert after.leader != NO_BROKER
+    if after.is_recovering and after is not before:
+        asked = set(before.replicas) & alive.keys()
+        if not unclean:
+            asked = {*before.elr, *before.last_known_elr} or set(before.replicas)
+        assert after.leader in asked
+        if len(before.replicas) > 1:
+            assert all(logs[after.leader] >= logs[other] for other in asked)
     if not after.is_recovering:
         assert set(after.isr) | set(after.elr) <= whole
     if after.leader != before.leader:

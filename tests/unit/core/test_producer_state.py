@@ -167,6 +167,133 @@ def test_a_damaged_snapshot_is_noticed(data: st.DataObject) -> None:
             ProducerStates.decode(damaged, NOW)
 
 
+STORAGE = ErrorCode.KAFKA_STORAGE_ERROR
+OUT_OF_ORDER = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def refuse(states: ProducerStates, sequence: int, *, pid: int = 1, epoch: int = 0) -> None:
+    assert states.check(pid, epoch, sequence, 1) is None
+    states.refused(pid, epoch, sequence, STORAGE, NOW)
+
+
+def test_batches_behind_a_refused_one_are_refused_with_its_error_until_it_is_written() -> None:
+    states = ProducerStates()
+    send(states, 0, 3, offset=0)
+    refuse(states, 3)
+    assert refused(states, 4) == STORAGE
+    assert refused(states, 9) == STORAGE
+    assert send(states, 0, 3, offset=9) is not None, "a repetition is still recognised"
+    assert refused(states, 1) == OUT_OF_ORDER, "it comes before the refused batch"
+    send(states, 3, offset=3)
+    assert refused(states, 9) == OUT_OF_ORDER
+    send(states, 4, offset=4)
+
+
+def test_a_new_producer_whose_first_batch_was_refused_begins_with_that_batch() -> None:
+    states = ProducerStates()
+    refuse(states, 0)
+    assert refused(states, 1) == STORAGE
+    assert refused(states, 5) == STORAGE
+    send(states, 0, offset=0)
+    send(states, 1, offset=1)
+
+
+def test_a_new_epoch_begins_with_its_own_refused_batch() -> None:
+    states = ProducerStates()
+    send(states, 0, offset=0)
+    refuse(states, 1)
+    refuse(states, 0, epoch=1)
+    assert refused(states, 2, epoch=1) == STORAGE
+    assert refused(states, 2) == OUT_OF_ORDER, "the old epoch has ended at the client"
+    send(states, 0, offset=1, epoch=1)
+    assert refused(states, 2, epoch=1) == OUT_OF_ORDER
+    assert refused(states, 1) == ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_a_refusal_of_a_batch_that_another_leader_wrote_means_nothing() -> None:
+    states = ProducerStates()
+    refuse(states, 0)
+    states.appended(1, 0, 0, 0, 4, NOW, NOW)
+    send(states, 5, offset=5)
+    states.refused(1, 0, 0, STORAGE, NOW)
+    send(states, 6, offset=6)
+    assert refused(states, 9) == OUT_OF_ORDER
+
+
+def test_refusals_are_bounded_and_expire() -> None:
+    states = ProducerStates(capacity=10)
+    for pid in range(100):
+        refuse(states, 0, pid=pid)
+    assert refused(states, 1, pid=99) == STORAGE
+    assert states.check(0, 0, 1, 1) is None, "the oldest refusal made room"
+    states.expire(NOW + 1000, 1000)
+    assert states.check(99, 0, 1, 1) is None
+
+
+def test_what_a_reopened_log_has_lost_counts_as_refused() -> None:
+    former = ProducerStates()
+    for sequence in range(3):
+        send(former, sequence, offset=sequence)
+    send(former, 0, offset=3, pid=2)
+    send(former, 0, offset=4, pid=3)
+    refuse(former, 1, pid=3)
+    states = ProducerStates()
+    send(states, 0, offset=0)
+    send(states, 0, offset=1, pid=3)
+    states.continue_from(former, NOW)
+    assert refused(states, 3) == STORAGE
+    assert refused(states, 1, pid=2) == STORAGE
+    assert refused(states, 2, pid=3) == STORAGE
+    for sequence in (1, 2, 3):
+        send(states, sequence, offset=sequence)
+    send(states, 0, offset=4, pid=2)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_a_client_with_five_batches_in_flight_never_sees_a_gap_on_a_disk_that_fills(
+    data: st.DataObject,
+) -> None:
+    """The client sends refused batches again in order, and other batches meanwhile."""
+    states = ProducerStates()
+    log: list[int] = []
+    everything = [(LAST_SEQUENCE - 15 + 4 * n) % (LAST_SEQUENCE + 1) for n in range(10)]
+    unsent = [(first, 4) for first in everything]
+    in_flight: list[tuple[int, int]] = []
+
+    def send_again(first: int, count: int) -> None:
+        unsent.append((first, count))
+        unsent.sort(key=lambda one: everything.index(one[0]))
+
+    steps = 0
+    while unsent or in_flight:
+        steps += 1
+        is_over = steps > 100
+        if unsent and len(in_flight) < 5 and (is_over or data.draw(st.booleans())):
+            in_flight.append(unsent.pop(0))
+            continue
+        if not in_flight:
+            continue
+        first, count = in_flight.pop(0)
+        code, written = ErrorCode.NONE, None
+        try:
+            written = states.check(1, 0, first, count)
+        except KafkaError as error:
+            code = error.code
+        assert code in (ErrorCode.NONE, STORAGE)
+        if written is not None:
+            continue
+        if code == STORAGE or (not is_over and data.draw(st.booleans())):
+            states.refused(1, 0, first, STORAGE, NOW)
+            send_again(first, count)
+            continue
+        states.appended(1, 0, first, len(log) * 4, len(log) * 4 + 3, NOW, NOW)
+        log.append(first)
+        if not is_over and data.draw(st.integers(0, 4)) == 0:  # the response is lost
+            send_again(first, count)
+    assert log == everything
+
+
 class OneProducer(RuleBasedStateMachine):
     """A client that sends, repeats, skips and starts new epochs, against a plain list."""
 

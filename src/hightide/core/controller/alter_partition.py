@@ -9,7 +9,7 @@ member lost its disk and came back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from hightide.core.controller.leader_election import Broker
@@ -33,9 +33,15 @@ class IsrProposal(Protocol):
 
 
 def proposal_error(
-    proposal: IsrProposal, sender: int, state: PartitionState, brokers: Mapping[int, Broker]
+    proposal: IsrProposal,
+    sender: int,
+    state: PartitionState,
+    brokers: Mapping[int, Broker],
+    failed: Collection[int] = (),
 ) -> ErrorCode:
     """Return NONE, or the first error in Kafka's order of checks.
+
+    `failed` are the brokers whose replica has failed: it must recover before it joins.
 
     An ISR that is in force already is accepted with any partition epoch: the leader repeats a
     proposal whose response it did not get.
@@ -57,7 +63,10 @@ def proposal_error(
         return ErrorCode.INVALID_UPDATE_VERSION
     if len(isr) != len(proposal.isr) or sender not in isr or not isr <= set(state.replicas):
         return ErrorCode.INVALID_REQUEST
-    if not all(_is_eligible(member, proposal, state, brokers.get(member)) for member in isr):
+    joining = isr - set(state.isr)
+    if not joining.isdisjoint(failed) or not all(
+        _is_eligible(member, proposal, state, brokers.get(member)) for member in isr
+    ):
         return ErrorCode.INELIGIBLE_REPLICA
     return ErrorCode.NONE
 

@@ -9,12 +9,21 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from hightide.core.controller.leader_election import Broker
-from hightide.core.partition.state import PartitionState
+from hightide.core.controller.leader_election import (
+    NO_LOG,
+    Broker,
+    LogEnd,
+    Logs,
+    RecoveryStrategy,
+)
+from hightide.core.partition.state import NO_BROKER, FailureKind, PartitionState
 from hightide.wire.errors import ErrorCode, KafkaError
 
 Partition = tuple[str, int]
 """A topic name and a partition index."""
+
+Failures = dict[tuple[uuid.UUID, int], FailureKind]
+"""The failed replicas of a broker, by topic id and partition index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +32,14 @@ class TopicRules:
 
     min_insync_replicas: int = 1
     unclean_leader_election: bool = False
+    recovery_strategy: RecoveryStrategy = RecoveryStrategy.BALANCED
+
+    @property
+    def strategy(self) -> RecoveryStrategy:
+        """The strategy in force: unclean elections are an aggressive recovery."""
+        if self.unclean_leader_election:
+            return RecoveryStrategy.AGGRESSIVE
+        return self.recovery_strategy
 
 
 @dataclass(slots=True)
@@ -52,6 +69,14 @@ class Cluster:
         self.topics: dict[str, Topic] = {}
         self._names: dict[uuid.UUID, str] = {}
         self._held: dict[int, set[Partition]] = {}
+        # The failed replicas of each broker, as it reported them in its present broker epoch.
+        self._failures: dict[int, Failures] = {}
+        self.leaderless: set[Partition] = set()
+        self.recovery_changes = 0
+        """Counts facts upon which the brokers to ask for their logs depend."""
+        # How far the logs of partitions without a leader reach, by broker.  The broker epoch and
+        # the leader epoch say what an answer is about.
+        self._logs: dict[Partition, dict[int, tuple[int, int, LogEnd]]] = {}
 
     def state(self, topic: str, index: int) -> PartitionState | None:
         found = self.topics.get(topic)
@@ -80,13 +105,67 @@ class Cluster:
         for broker_id in self.shutting_down & found.keys():
             if known[broker_id].epoch == found[broker_id].epoch:
                 self.brokers[broker_id] = replace(found[broker_id], is_shutting_down=True)
+        self.recovery_changes += 1
         before, self.live = self.live, {i: broker.epoch for i, broker in self.brokers.items()}
         self.shutting_down = {i for i, broker in self.brokers.items() if broker.is_shutting_down}
+        for broker_id in [b for b in self._failures if before.get(b) != self.live.get(b)]:
+            del self._failures[broker_id]
         return {broker_id for broker_id, _ in before.items() ^ self.live.items()}
 
     def put_shutting_down(self, broker_id: int) -> None:
         self.brokers[broker_id] = replace(self.brokers[broker_id], is_shutting_down=True)
         self.shutting_down.add(broker_id)
+
+    def put_failures(self, broker_id: int, failures: Failures) -> set[Partition]:
+        """Replace the failed replicas of a broker; return the partitions that this concerns."""
+        self.recovery_changes += 1
+        before = self._failures.pop(broker_id, {})
+        if failures:
+            self._failures[broker_id] = dict(failures)
+        changed = {key for key, _ in before.items() ^ failures.items()}
+        return {
+            (self._names[topic_id], index)
+            for topic_id, index in changed
+            if topic_id in self._names and index in self.topics[self._names[topic_id]].partitions
+        }
+
+    def failures(
+        self, topic_id: uuid.UUID, index: int, replicas: tuple[int, ...]
+    ) -> dict[int, FailureKind]:
+        """Return the failed replicas of a partition, by broker."""
+        if not self._failures:
+            return {}
+        reported = ((broker_id, self._failures.get(broker_id)) for broker_id in replicas)
+        return {
+            broker_id: failures[topic_id, index]
+            for broker_id, failures in reported
+            if failures is not None and (topic_id, index) in failures
+        }
+
+    # -- logs of partitions without a leader -----------------------------------------------
+
+    def put_log(self, partition: Partition, broker_id: int, leader_epoch: int, log: LogEnd) -> None:
+        """A live broker has answered, in the leader epoch in which it knows of no leader."""
+        if partition in self.leaderless and broker_id in self.live:
+            answers = self._logs.setdefault(partition, {})
+            answers[broker_id] = (self.live[broker_id], leader_epoch, log)
+
+    def logs(self, partition: Partition, state: PartitionState) -> Logs:
+        """Return the answers that are still true."""
+        answers = self._logs.get(partition)
+        if not answers:
+            return {}
+        return {
+            broker_id: log
+            for broker_id, (broker_epoch, leader_epoch, log) in answers.items()
+            if self.live.get(broker_id) == broker_epoch and leader_epoch == state.leader_epoch
+        }
+
+    def forget_unanswered(self, partition: Partition) -> None:
+        """Ask brokers again that did not answer."""
+        answers = self._logs.get(partition, {})
+        for broker_id in [b for b, (_, _, log) in answers.items() if log == NO_LOG]:
+            del answers[broker_id]
 
     def check_epoch(self, broker_id: int, broker_epoch: int) -> None:
         """Raise STALE_BROKER_EPOCH unless the broker is alive in this broker epoch."""
@@ -117,6 +196,7 @@ class Cluster:
             del self._names[topic.id]
             for index, state in topic.partitions.items():
                 self._release((name, index), state.replicas)
+                self._led((name, index))
             for index, replicas in topic.new_partitions.items():
                 self._release((name, index), replicas)
 
@@ -124,9 +204,18 @@ class Cluster:
         known = topic.partitions.get(index)
         before = topic.new_partitions.pop(index, ()) if known is None else known.replicas
         topic.partitions[index] = state
+        if state.leader == NO_BROKER:
+            self.recovery_changes += 1
+            self.leaderless.add((topic.name, index))
+        else:
+            self._led((topic.name, index))
         if before != state.replicas:
             self._release((topic.name, index), before)
             self._hold((topic.name, index), state.replicas)
+
+    def _led(self, partition: Partition) -> None:
+        self.leaderless.discard(partition)
+        self._logs.pop(partition, None)
 
     def put_new_partition(self, topic: Topic, index: int, replicas: tuple[int, ...]) -> None:
         self._release((topic.name, index), topic.new_partitions.get(index, ()))
@@ -154,6 +243,7 @@ class Cluster:
             assignments = dict(topic.new_partitions)
             for index, state in topic.partitions.items():
                 state.check()
+                assert ((name, index) in self.leaderless) == (state.leader == NO_BROKER)
                 assignments[index] = state.replicas
             for index, replicas in assignments.items():
                 for broker_id in replicas:

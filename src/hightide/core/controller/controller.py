@@ -25,8 +25,20 @@ from typing import NamedTuple
 
 from hightide.core.controller import leader_election, reassignment
 from hightide.core.controller.alter_partition import IsrProposal, proposal_error
-from hightide.core.controller.cluster_state import Cluster, Partition, Topic, TopicRules
-from hightide.core.controller.leader_election import Broker
+from hightide.core.controller.cluster_state import (
+    Cluster,
+    Failures,
+    Partition,
+    Topic,
+    TopicRules,
+)
+from hightide.core.controller.leader_election import (
+    NO_LOG,
+    Broker,
+    Fitness,
+    LogEnd,
+    RecoveryStrategy,
+)
 from hightide.core.partition.state import NO_BROKER, PartitionState
 from hightide.wire.errors import ErrorCode
 
@@ -122,6 +134,69 @@ class Controller:
             return self.audit()
         return self._plan(self.cluster.held_by(affected))
 
+    def replicas_failed(
+        self, broker_id: int, broker_epoch: int, failures: Failures
+    ) -> list[PartitionChange]:
+        """These are all replicas of the broker that have failed; others of it work (again).
+
+        Raise STALE_BROKER_EPOCH if the broker has died or restarted since.
+        """
+        self.cluster.check_epoch(broker_id, broker_epoch)
+        return self._plan(self.cluster.put_failures(broker_id, failures))
+
+    def logs_read(
+        self, broker_id: int, broker_epoch: int, logs: Mapping[Partition, tuple[int, LogEnd]]
+    ) -> list[PartitionChange]:
+        """A broker has said how far its logs of partitions without a leader reach.
+
+        Each answer comes with the leader epoch in which the broker knows of no leader: from then on
+        the log does not change.
+        """
+        if self.cluster.live.get(broker_id) != broker_epoch:
+            return []
+        for partition, (leader_epoch, log) in logs.items():
+            self.cluster.put_log(partition, broker_id, leader_epoch, log)
+        return self._plan(partition for partition in logs if partition in self.cluster.leaderless)
+
+    def logs_needed(
+        self, partitions: Iterable[Partition] | None = None
+    ) -> dict[int, dict[Partition, int]]:
+        """Return which brokers to ask for their logs, with the leader epoch of each partition.
+
+        None asks about all partitions that may be recovered.  If partitions are named, an
+        administrator wants an unclean election of them: then all live replicas are asked.
+        """
+        needed: dict[int, dict[Partition, int]] = {}
+        for name, index in sorted(self.cluster.leaderless if partitions is None else partitions):
+            state = self.state(name, index)
+            if state is None:
+                continue
+            topic = self.topics[name]
+            strategy = topic.rules.strategy if partitions is None else RecoveryStrategy.AGGRESSIVE
+            live = self._fitness(topic, index, state).live
+            logs = self.cluster.logs((name, index), state)
+            candidates = leader_election.recovery_candidates(state, live, strategy, logs)
+            for broker_id in candidates:
+                if broker_id in live and broker_id not in logs:
+                    needed.setdefault(broker_id, {})[name, index] = state.leader_epoch
+        return needed
+
+    def recovery_waits(self) -> dict[Partition, tuple[int, ...]]:
+        """Return the partitions that only a recovery can bring back, and whose logs it lacks."""
+        waits = {}
+        for name, index in sorted(self.cluster.leaderless):
+            topic = self.topics[name]
+            state = topic.partitions[index]
+            live = self._fitness(topic, index, state).live
+            if state.elr and topic.rules.strategy is not RecoveryStrategy.AGGRESSIVE:
+                continue
+            logs = self.cluster.logs((name, index), state)
+            candidates = state.last_known_elr or state.replicas
+            waits[name, index] = tuple(
+                c for c in candidates if c not in live or logs.get(c) in (None, NO_LOG)
+            )
+        return waits
+
     def topic_found(
         self,
         name: str,
@@ -151,6 +226,7 @@ class Controller:
         """The topic's settings changed: they may empty an ELR, or allow an election."""
         topic = self.topics[name]
         topic.rules = rules
+        self.cluster.recovery_changes += 1
         return self._plan(topic.keys)
 
     def changed(self, change: PartitionChange, partition_epoch: int) -> list[PartitionChange]:
@@ -196,7 +272,8 @@ class Controller:
         state = topic.partitions.get(index)
         if state is None:
             return Decision(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        error = proposal_error(proposal, sender, state, self.brokers)
+        failures = self.cluster.failures(topic_id, index, state.replicas)
+        error = proposal_error(proposal, sender, state, self.brokers, failures)
         if error != ErrorCode.NONE or set(proposal.isr) == set(state.isr):
             return Decision(error)
         after = leader_election.with_proposed_isr(
@@ -204,7 +281,7 @@ class Controller:
             proposal.isr,
             self.cluster.live,
             topic.rules.min_insync_replicas,
-            leader_election.distrusted(state, self.brokers),
+            self._fitness(topic, index, state).distrusted,
         )
         return Decision(ErrorCode.NONE, PartitionChange(topic.name, index, state, after))
 
@@ -244,19 +321,19 @@ class Controller:
         before = self.state(*key)
         if before is None:
             return Decision(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        rules = self.topics[key[0]].rules
-        state = self._reelected(before, rules)
+        topic = self.topics[key[0]]
+        fitness = self._fitness(topic, key[1], before)
+        state = self._reelected(key, before, topic.rules, fitness)
         if kind == ElectionKind.PREFERRED:
             if state.leader == state.replicas[0]:
                 return Decision(ErrorCode.ELECTION_NOT_NEEDED)
-            after = leader_election.with_preferred(
-                state, self.cluster.live, self.cluster.shutting_down
-            )
+            after = leader_election.with_preferred(state, fitness.live, fitness.leaving)
             refusal = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
         else:
             if state.leader != NO_BROKER:
                 return Decision(ErrorCode.ELECTION_NOT_NEEDED)
-            after = self._reelected(before, replace(rules, unclean_leader_election=True))
+            unclean = replace(topic.rules, unclean_leader_election=True)
+            after = self._reelected(key, state, unclean, fitness)
             refusal = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
         if after.leader == state.leader:
             return Decision(refusal)
@@ -291,9 +368,10 @@ class Controller:
         before = self.state(*key)
         if before is None:
             return Decision(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        rules = self.topics[key[0]].rules
-        state = self._reelected(before, rules)
-        cluster = self.cluster.live, self.cluster.shutting_down, rules.min_insync_replicas
+        topic = self.topics[key[0]]
+        fitness = self._fitness(topic, key[1], before)
+        state = self._reelected(key, before, topic.rules, fitness)
+        cluster = fitness.live, fitness.leaving, topic.rules.min_insync_replicas
         if target is None:
             if not state.is_reassigning:
                 return Decision(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
@@ -325,29 +403,40 @@ class Controller:
                     topic.new_partitions[index], self.cluster.live, self.cluster.shutting_down
                 )
             else:
-                after = self._next(before, topic.rules)
+                after = self._next(topic, index, before)
             if after is not None and after is not before:
                 plan.append(PartitionChange(name, index, before, after))
         return plan
 
-    def _next(self, state: PartitionState, rules: TopicRules) -> PartitionState:
+    def _next(self, topic: Topic, index: int, state: PartitionState) -> PartitionState:
         """Return the next step for a partition; another may follow when this one is written."""
-        after = self._reelected(state, rules)
-        cluster = self.cluster.live, self.cluster.shutting_down, rules.min_insync_replicas
-        if after is state and self.cluster.shutting_down:
-            after = leader_election.relieved(state, *cluster)
+        fitness = self._fitness(topic, index, state)
+        after = self._reelected((topic.name, index), state, topic.rules, fitness)
+        cluster = fitness.live, fitness.leaving, topic.rules.min_insync_replicas
+        if after is state and fitness.leaving:
+            after = leader_election.relieved(state, *cluster, fitness.damaged)
         if after is state and state.is_reassigning:
             after = reassignment.finished(state, *cluster)
         return after
 
-    def _reelected(self, state: PartitionState, rules: TopicRules) -> PartitionState:
+    def _fitness(self, topic: Topic, index: int, state: PartitionState) -> Fitness:
+        cluster = self.cluster
+        failures = cluster.failures(topic.id, index, state.replicas)
+        return leader_election.fitness(
+            state, cluster.brokers, cluster.live, cluster.shutting_down, failures
+        )
+
+    def _reelected(
+        self, key: Partition, state: PartitionState, rules: TopicRules, fitness: Fitness
+    ) -> PartitionState:
         return leader_election.reelected(
             state,
-            self.cluster.live,
-            self.cluster.shutting_down,
+            fitness.live,
+            fitness.leaving,
             rules.min_insync_replicas,
-            rules.unclean_leader_election,
-            leader_election.distrusted(state, self.brokers),
+            rules.strategy,
+            fitness.distrusted,
+            self.cluster.logs(key, state),
         )
 
     def check(self) -> None:

@@ -6,18 +6,28 @@
 
 The next leader is the first replica, in the order of the assignment, that is alive and
 
-    1. in ISR                                          has every committed record
-    2. in ELR                                          has them too: nothing was committed since
-    3. the last known leader, if ISR and ELR are empty probably has most of them  ⎫ is_recovering:
-    4. any replica, if the topic allows it             has some of them           ⎭ may lack some
+    1. in ISR                                has every committed record
+    2. in ELR                                has them too: nothing was committed since
+    3. the longest log of the last known     has every committed record     ⎫ is_recovering:
+       members, if ISR and ELR are empty     that any of them still has     ⎬ may lack some
+    4. the longest log of all live replicas  if the topic prefers that      ⎭
 
-Rules 3 and 4 apply only if no replica that is known to have every committed record can ever come
-back, or if `unclean.leader.election.enable` prefers availability to durability.
+In a recovery (3 and 4) the controller asks the brokers how far their logs reach.  The longest log
+is the one with the newest leader epoch, and of these the one with the highest end: it has whatever
+the others have.  A replica that lost its log is so never elected while another has one.
+
+Balanced recovery (3, the default) waits until all members of the last ISR and ELR have answered.
+Aggressive recovery (4, or `unclean.leader.election.enable`) asks the live replicas and waits for
+no other.  Without a strategy an administrator decides.
 
 A member is trusted by the broker epoch in which it was last known to have every committed record:
 the broker still has that epoch, or it was shut down cleanly at the end of that epoch and says so
 when it registers.  Any other restart may have lost records that had not reached the disk, so its
 replica counts as a new one.
+
+A replica may fail although its broker is alive.  An OFFLINE replica counts as one whose broker is
+down.  A FULL or DAMAGED one leaves the ISR if another member can lead; a DAMAGED one, unless it is
+the leader, is distrusted as well.  The last member of an ISR stays: it serves what it can read.
 
 Every function returns the same object if nothing changes; the caller that writes the result assigns
 the partition epoch.  Deaths and restarts come first: all functions but `reelected` expect a state
@@ -28,8 +38,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, replace
+from enum import Enum
+from typing import NamedTuple
 
-from hightide.core.partition.state import NO_BROKER, PartitionState, effective_min_isr
+from hightide.core.partition.state import (
+    NO_BROKER,
+    FailureKind,
+    PartitionState,
+    effective_min_isr,
+)
 
 UNCLEAN = -1
 _NONE: frozenset[int] = frozenset()
@@ -44,6 +61,62 @@ class Broker:
     previous_epoch: int = UNCLEAN
     """The broker epoch that ended with a clean shutdown before this start, or UNCLEAN."""
     is_shutting_down: bool = False
+
+
+class RecoveryStrategy(Enum):
+    """What to do if no replica is known to have every committed record (KIP-966)."""
+
+    NONE = "none"
+    BALANCED = "balanced"
+    AGGRESSIVE = "aggressive"
+
+
+class LogEnd(NamedTuple):
+    """How far the log of a replica without a leader reaches; the longest log is the largest."""
+
+    last_epoch: int
+    """The leader epoch of its last record; -1 if it has none."""
+    end_offset: int
+
+
+NO_LOG = LogEnd(-1, -1)
+"""The broker did not answer, or cannot read the log."""
+
+Logs = Mapping[int, LogEnd]
+"""What the brokers have answered, in their present broker epoch and the present leader epoch."""
+
+_NO_LOGS: Logs = {}
+
+
+class Fitness(NamedTuple):
+    """The brokers as they count for one partition, of which some replicas may have failed."""
+
+    live: Mapping[int, int]
+    """The broker epochs of the live brokers, without those whose replica is OFFLINE."""
+    leaving: Set[int]
+    """Brokers that are shutting down, or whose replica is FULL or DAMAGED."""
+    distrusted: Set[int]
+    damaged: Set[int]
+
+
+def fitness(
+    state: PartitionState,
+    brokers: Mapping[int, Broker],
+    live: Mapping[int, int],
+    shutting_down: Set[int],
+    failures: Mapping[int, FailureKind],
+) -> Fitness:
+    """Return how the brokers count for a partition with these failed replicas."""
+    restarted = distrusted(state, brokers)
+    if not failures:
+        return Fitness(live, shutting_down, restarted, _NONE)
+    damaged = {broker for broker, kind in failures.items() if kind is FailureKind.DAMAGED}
+    return Fitness(
+        {b: epoch for b, epoch in live.items() if failures.get(b) is not FailureKind.OFFLINE},
+        {*shutting_down, *(b for b, kind in failures.items() if kind is not FailureKind.OFFLINE)},
+        restarted | (damaged - {state.leader}),
+        damaged,
+    )
 
 
 def distrusted(state: PartitionState, brokers: Mapping[int, Broker]) -> frozenset[int]:
@@ -80,8 +153,9 @@ def reelected(
     live: Mapping[int, int],
     shutting_down: Set[int],
     min_isr: int,
-    unclean: bool,
+    strategy: RecoveryStrategy,
     distrusted: Set[int] = _NONE,
+    logs: Logs = _NO_LOGS,
 ) -> PartitionState:
     """Remove replicas that died, restarted or lost trust, and elect a leader if possible.
 
@@ -105,34 +179,71 @@ def reelected(
     if leader == NO_BROKER:
         leader = first_live(state.replicas, elr, live, shutting_down)
         isr = () if leader == NO_BROKER else (leader,)
-    is_recovering = False
-    if leader == NO_BROKER:
-        candidates = (last,) if not elr else ()
-        leader = first_live(state.replicas, candidates, live, shutting_down)
-        if leader == NO_BROKER and unclean:
-            leader = first_live(state.replicas, state.replicas, live, shutting_down)
-        is_recovering = leader != NO_BROKER
-    if is_recovering:
-        return replace(
-            state,
-            leader=leader,
-            leader_epoch=state.leader_epoch + 1,
-            isr=(leader,),
-            elr=(),
-            last_known_leader=NO_BROKER,
-            is_recovering=True,
-            recovery_epoch=state.leader_epoch + 1,
-            broker_epochs={leader: live[leader]},
-        )
     remaining = with_isr(state, isr, live, min_isr, distrusted)
     if leader == state.leader == NO_BROKER:
-        return remaining
+        longest = longest_log(remaining, live, strategy, logs)
+        return remaining if longest == NO_BROKER else _recovered(remaining, longest, live)
     return replace(
         remaining,
         leader=leader,
         leader_epoch=state.leader_epoch + 1,
         last_known_leader=last if leader == NO_BROKER else NO_BROKER,
         is_recovering=False,
+    )
+
+
+def recovery_candidates(
+    state: PartitionState,
+    live: Mapping[int, int],
+    strategy: RecoveryStrategy,
+    logs: Logs = _NO_LOGS,
+) -> tuple[int, ...]:
+    """Return the replicas whose logs decide who leads a partition without a leader.
+
+    If all members of the last ISR and ELR have lost their logs, the others may still have one.
+    """
+    if state.leader != NO_BROKER or strategy is RecoveryStrategy.NONE:
+        return ()
+    if strategy is RecoveryStrategy.AGGRESSIVE:
+        return tuple(replica for replica in state.replicas if replica in live)
+    # A member of the ELR has every committed record, so waiting for it is better.
+    if state.elr:
+        return ()
+    members = state.last_known_elr or state.replicas
+    are_empty = all(member in logs and logs[member].last_epoch < 0 for member in members)
+    return state.replicas if are_empty else members
+
+
+def longest_log(
+    state: PartitionState, live: Mapping[int, int], strategy: RecoveryStrategy, logs: Logs
+) -> int:
+    """Return the candidate with the longest log; NO_BROKER while an answer is missing.
+
+    Of equal logs, the first in the order of the assignment wins.  A replica that has no other
+    beside it is not asked.
+    """
+    candidates = recovery_candidates(state, live, strategy, logs)
+    if candidates == state.replicas and len(candidates) == 1:
+        return candidates[0] if candidates[0] in live else NO_BROKER
+    if not all(candidate in live and candidate in logs for candidate in candidates):
+        return NO_BROKER
+    if strategy is RecoveryStrategy.BALANCED and NO_LOG in (logs[c] for c in candidates):
+        return NO_BROKER
+    return max(candidates, key=lambda candidate: logs[candidate], default=NO_BROKER)
+
+
+def _recovered(state: PartitionState, leader: int, live: Mapping[int, int]) -> PartitionState:
+    return replace(
+        state,
+        leader=leader,
+        leader_epoch=state.leader_epoch + 1,
+        isr=(leader,),
+        elr=(),
+        last_known_leader=NO_BROKER,
+        last_known_elr=(),
+        is_recovering=True,
+        recovery_epoch=state.leader_epoch + 1,
+        broker_epochs={leader: live[leader]},
     )
 
 
@@ -147,17 +258,28 @@ def with_preferred(
 
 
 def relieved(
-    state: PartitionState, live: Mapping[int, int], shutting_down: Set[int], min_isr: int
+    state: PartitionState,
+    live: Mapping[int, int],
+    leaving: Set[int],
+    min_isr: int,
+    damaged: Set[int] = _NONE,
 ) -> PartitionState:
-    """Remove the members of the ISR that are shutting down, if another member is left.
+    """Remove the members of the ISR that are leaving, if another member is left.
 
-    A sole member stays: a leader that is about to leave is better than none.
+    A sole member stays: a leader that is about to leave is better than none.  But a live member of
+    the ELR is better than a damaged leader, from which it may not be able to copy.
     """
-    staying = tuple(m for m in state.isr if m not in shutting_down and m in live)
-    if not staying or len(staying) == len(state.isr):
+    staying = tuple(m for m in state.isr if m not in leaving and m in live)
+    if not state.isr or len(staying) == len(state.isr):
         return state
     leader = state.leader if state.leader in staying else first_live(state.replicas, staying, live)
-    return with_isr(_led_by(state, leader), staying, live, min_isr)
+    if leader == NO_BROKER and state.leader in damaged:
+        eligible = [member for member in state.elr if member not in leaving]
+        leader = first_live(state.replicas, eligible, live)
+        staying = (leader,)
+    if leader == NO_BROKER:
+        return state
+    return with_isr(_led_by(state, leader), staying, live, min_isr, damaged)
 
 
 def with_proposed_isr(
@@ -213,6 +335,7 @@ def with_isr(
     """
     in_order = tuple(replica for replica in state.replicas if replica in isr)
     elr: tuple[int, ...] = ()
+    last_known: tuple[int, ...] = ()
     if len(in_order) < effective_min_isr(min_isr, state.replicas):
         elr = tuple(
             replica
@@ -220,6 +343,12 @@ def with_isr(
             if (replica in state.elr or replica in state.isr)
             and replica not in in_order
             and replica not in distrusted
+        )
+        members = (*state.isr, *state.elr, *state.last_known_elr)
+        last_known = tuple(
+            replica
+            for replica in state.replicas
+            if replica in members and replica not in in_order and replica not in elr
         )
     known = state.broker_epochs
     epochs = {member: live[member] for member in in_order}
@@ -229,6 +358,11 @@ def with_isr(
             epochs[member] = live[member]
         elif member in known:
             epochs[member] = known[member]
-    if in_order == state.isr and elr == state.elr and epochs == known:
+    if (in_order, elr, last_known, epochs) == (
+        state.isr,
+        state.elr,
+        state.last_known_elr,
+        known,
+    ):
         return state
-    return replace(state, isr=in_order, elr=elr, broker_epochs=epochs)
+    return replace(state, isr=in_order, elr=elr, last_known_elr=last_known, broker_epochs=epochs)

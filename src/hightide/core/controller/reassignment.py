@@ -131,6 +131,8 @@ def _keeps_one(
         return bool(isr)
     if state.elr:
         return bool(elr)
+    if state.last_known_elr:
+        return not set(state.last_known_elr).isdisjoint(replicas)
     return state.last_known_leader in (NO_BROKER, *replicas)
 
 

@@ -233,7 +233,8 @@ class MetadataImage:
         name = published.name
         topic = self._topics.get(name)
         if topic is not None and topic.topic_id != published.topic_id:
-            self._remove(topic, changes, inferred=False)
+            # Its deletion was not published: the new id may be wrong.
+            self._remove(topic, changes, inferred=True)
             topic = None
         if topic is None:
             topic = self._topics[name] = Topic(name, published.topic_id)
@@ -387,6 +388,7 @@ def state_of(published: PublishedPartition) -> PartitionState:
         published.is_recovering,
         published.recovery_epoch,
         epochs,
+        tuple(published.last_known_elr),
     )
 
 
@@ -401,6 +403,7 @@ def published_partition(index: int, state: PartitionState) -> PublishedPartition
         partition_epoch=state.partition_epoch,
         elr=list(state.elr),
         last_known_leader=state.last_known_leader,
+        last_known_elr=list(state.last_known_elr),
         adding=list(state.adding),
         removing=list(state.removing),
         is_recovering=state.is_recovering,

@@ -201,6 +201,10 @@ class Follower:
             return FollowerChanges(moved, log_start_offset)
         return NO_CHANGES if moved is None else FollowerChanges(moved)
 
+    def not_truncated(self) -> None:
+        """The disk refused the truncation that the last step asked for: ask the leader again."""
+        self._due = None
+
     def truncated(self) -> None:
         """The log was truncated or restarted, as the last step asked."""
         due, log = self._due, self._log
@@ -211,6 +215,11 @@ class Follower:
         if due.action is Action.RESTART:
             assert log.start_offset == log.end_offset == due.offset
             self.high_watermark = due.offset
+
+    def truncation_failed(self) -> None:
+        """The disk failed, or the log is damaged: the leader's next response asks again."""
+        self._due = None
+        self.high_watermark = min(self.high_watermark, self._log.end_offset)
 
     def published(self, state: PartitionState) -> None:
         """The controller published a newer decision in this leader epoch.

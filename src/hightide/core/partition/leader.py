@@ -261,6 +261,24 @@ class Leader:
         the end of the partition is unknown: OFFSET_NOT_AVAILABLE."""
         return self.high_watermark >= self.epoch_start_offset
 
+    def is_certain(
+        self, heard_ms: Mapping[int, int], since_ms: int, *, any_replica: bool = False
+    ) -> bool:
+        """Return whether no other replica can have led since before `since_ms`.
+
+        A broker asks this when its ZooKeeper session may have ended, and another replica may have
+        been elected.  `heard_ms` says for each follower at which time it certainly still followed
+        this leader, in this leader epoch.  The next leader is a member of ISR or ELR, or, with
+        unclean elections, `any_replica`.  A replica that is elected stops following before it
+        leads, so a member that followed at a time had not led until then.
+        """
+        electable = self.state.replicas if any_replica else {*self.maximal_isr, *self.state.elr}
+        return all(
+            heard_ms.get(replica, NEVER) >= since_ms
+            for replica in electable
+            if replica != self.broker_id
+        )
+
     def write_error(self) -> ErrorCode:
         """Return whether a write with acks=all may be appended."""
         return ErrorCode.NOT_ENOUGH_REPLICAS if self.is_under_min_isr else ErrorCode.NONE
@@ -401,11 +419,23 @@ class Leader:
                 follower = RemoteReplica(replica, follower.broker_epoch)
             if replica in state.isr and follower.caught_up_ms == NEVER:
                 follower.caught_up_ms = self._now_ms
+            elif self._is_removed(follower, state):
+                # The high watermark must not wait for it as for one that is about to join.
+                follower.caught_up_ms = NEVER
             self._followers[replica] = follower
         self._remotes = tuple(self._followers.values())
         self.state = state
         self._in_doubt.clear()
         self._settle()
+
+    def _is_removed(self, follower: RemoteReplica, state: PartitionState) -> bool:
+        """Whether the controller removed a live member by itself: the replica has failed."""
+        return (
+            follower.id in self.state.isr
+            and follower.id not in state.isr
+            and self._rules.live.get(follower.id) == follower.broker_epoch
+            and (self.proposal is None or follower.id in self.proposal.isr)
+        )
 
     def _recount(self) -> None:
         """Update which replicas count, and whether the ISR is large enough."""

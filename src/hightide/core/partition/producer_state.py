@@ -13,6 +13,17 @@ any sequence, because its records may have been deleted since (KIP-360). The sta
 the batch headers in the log; a snapshot in Kafka's format avoids reading all of them after a
 restart.
 
+A batch that the leader refuses for a while, because its disk is full for example, leaves a gap, and
+the batches behind it are in flight already. OUT_OF_ORDER_SEQUENCE_NUMBER would make the client give
+up its epoch and send batches again that were written. So the leader remembers what it refused, and
+refuses later batches with the same error until the missing ones are written in order:
+
+    seq 10..14 ──▶ KAFKA_STORAGE_ERROR     seq 15..19 ──▶ KAFKA_STORAGE_ERROR
+    seq 10..14 again ──▶ written           seq 15..19 again ──▶ written
+
+These refusals are not in the log: another leader does not know them, and the client sends all of
+the batches to it again in order.
+
 Coordinators write for producers too (offsets in a transaction), without sequences. Of such batches
 only the epoch counts. `core/transactions/open_transactions.py` interprets the fields for
 transactions; this module only keeps and stores them.
@@ -71,6 +82,20 @@ def _last_sequence(first_sequence: int, delta: int) -> int:
     return (first_sequence + delta) & _SEQUENCE_MASK if first_sequence >= 0 else NO_SEQUENCE
 
 
+class Refused(NamedTuple):
+    """The batches of a producer that the leader refused and that must be written in order."""
+
+    epoch: int
+    first_sequence: int  # of the first of these batches
+    last_sequence: int  # the first sequence of the last one
+    code: ErrorCode
+    refused_ms: int
+
+
+def _is_before(sequence: int, later: int) -> bool:
+    return 0 < ((later - sequence) & _SEQUENCE_MASK) <= _SEQUENCE_MASK >> 1
+
+
 class ProducerState:
     """The state of one producer id."""
 
@@ -121,10 +146,12 @@ class ProducerState:
 class ProducerStates:
     """The producers of one partition."""
 
-    __slots__ = ("_capacity", "_states")
+    __slots__ = ("_capacity", "_refused", "_states")
 
     def __init__(self, capacity: int = MAX_PRODUCERS) -> None:
         self._states: dict[int, ProducerState] = {}
+        # Kept until it is known to be obsolete, so that `appended` need not look.
+        self._refused: dict[int, Refused] = {}
         self._capacity = capacity
 
     def __len__(self) -> int:
@@ -148,15 +175,18 @@ class ProducerStates:
 
         Raise INVALID_PRODUCER_EPOCH for an epoch that has been replaced, and
         OUT_OF_ORDER_SEQUENCE_NUMBER for a gap, an overlap, or a repetition of a batch that is older
-        than the last five.
+        than the last five. Raise the error of an earlier batch that was refused and is missing.
         """
         state = self._states.get(producer_id)
         if state is None:
+            if self._refused:
+                self._check_refused(producer_id, epoch, first_sequence)
             return None
         if epoch != state.epoch:
             if epoch < state.epoch:
                 raise _replaced(producer_id, epoch, state.epoch)
             if first_sequence != 0:
+                self._check_refused(producer_id, epoch, first_sequence)
                 raise KafkaError(
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                     f"producer {producer_id} began epoch {epoch} with sequence {first_sequence}",
@@ -169,10 +199,74 @@ class ProducerStates:
         for batch in state.batches:
             if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
                 return batch
+        self._check_refused(producer_id, epoch, first_sequence)
         raise KafkaError(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
             f"producer {producer_id} sent sequence {first_sequence}, expected {max(expected, 0)}",
         )
+
+    def _check_refused(self, producer_id: int, epoch: int, first_sequence: int) -> None:
+        """Raise the error of an earlier batch that was refused and has not been written since."""
+        refused = self._missing(producer_id)
+        if refused is None or epoch != refused.epoch:
+            return
+        state, expected = self._states.get(producer_id), refused.first_sequence
+        if state is not None and state.epoch == epoch and state.next_sequence >= 0:
+            expected = state.next_sequence
+        if _is_before(expected, first_sequence):
+            raise KafkaError(
+                refused.code,
+                f"producer {producer_id} sent sequence {first_sequence}, and sequence {expected}"
+                " before it was refused; send that first",
+            )
+
+    def _missing(self, producer_id: int) -> Refused | None:
+        """Return a producer's refused batches, if not all of them have been written since."""
+        refused, state = self._refused.get(producer_id), self._states.get(producer_id)
+        if refused is None or state is None:
+            return refused
+        if state.epoch > refused.epoch or (
+            state.epoch == refused.epoch
+            and state.next_sequence >= 0
+            and _is_before(refused.last_sequence, state.next_sequence)
+        ):
+            del self._refused[producer_id]
+            return None
+        return refused
+
+    def refused(
+        self, producer_id: int, epoch: int, first_sequence: int, code: ErrorCode, now_ms: int
+    ) -> None:
+        """The leader has refused a batch with an error after which the client sends it again."""
+        known = self._missing(producer_id)
+        first = last = first_sequence
+        if known is not None and epoch <= known.epoch:
+            if epoch < known.epoch:
+                return
+            first = known.first_sequence if _is_before(known.first_sequence, first) else first
+            last = known.last_sequence if _is_before(last, known.last_sequence) else last
+        if len(self._refused) >= self._capacity and producer_id not in self._refused:
+            del self._refused[next(iter(self._refused))]
+        self._refused[producer_id] = Refused(epoch, first, last, code, now_ms)
+
+    def continue_from(self, former: ProducerStates, now_ms: int) -> None:
+        """Take over what the same partition refused before its log was opened again.
+
+        Batches that the log has lost since count as refused.
+        """
+        self._refused |= former._refused
+        for producer_id, before in former:
+            if before.next_sequence < 0:
+                continue
+            state = self._states.get(producer_id)
+            if state is None or state.epoch != before.epoch:
+                first_sequence = before.batches[0].first_sequence
+            elif state.next_sequence != before.next_sequence:
+                first_sequence = max(state.next_sequence, 0)
+            else:
+                continue
+            code = ErrorCode.KAFKA_STORAGE_ERROR
+            self.refused(producer_id, before.epoch, first_sequence, code, now_ms)
 
     def check_epoch(self, producer_id: int, epoch: int) -> None:
         """Check a batch without sequences: raise INVALID_PRODUCER_EPOCH for a replaced epoch."""
@@ -254,7 +348,11 @@ class ProducerStates:
         """Drop the one percent that has been idle longest, so that this is rarely needed."""
         idle = [(s.last_seen_ms, i) for i, s in self if s.transaction_first_offset < 0]
         for _, producer_id in nsmallest(max(1, self._capacity // 100), idle):
-            del self._states[producer_id]
+            self._forget(producer_id)
+
+    def _forget(self, producer_id: int) -> None:
+        del self._states[producer_id]
+        self._refused.pop(producer_id, None)
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Drop producers that have been idle for `expiration_ms`, and return how many."""
@@ -266,11 +364,15 @@ class ProducerStates:
             if now_ms - state.last_seen_ms >= expiration_ms and state.transaction_first_offset < 0
         ]
         for producer_id in idle:
-            del self._states[producer_id]
+            self._forget(producer_id)
+        for producer_id, refused in list(self._refused.items()):
+            if now_ms - refused.refused_ms >= expiration_ms:
+                del self._refused[producer_id]
         return len(idle)
 
     def clear(self) -> None:
         self._states.clear()
+        self._refused.clear()
 
     def encode(self) -> bytes:
         """Return a snapshot file of version 1. It has room for the last batch of each producer."""

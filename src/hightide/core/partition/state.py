@@ -14,9 +14,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 NO_BROKER = -1
 """The broker id that stands for no leader, or no controller."""
+
+
+class FailureKind(IntEnum):
+    """Why a live broker cannot serve one of its replicas."""
+
+    FULL = 1
+    """The log has all its records and can be read.  It cannot be appended to: the disk is full."""
+    OFFLINE = 2
+    """The log can be neither read nor written.  It may be whole when the disk works again, as the
+    log of a broker that is down."""
+    DAMAGED = 3
+    """Records of the log are damaged or missing, so it has to be copied from another replica."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +42,7 @@ class PartitionState:
     isr: tuple[int, ...]
     elr: tuple[int, ...] = ()
     last_known_leader: int = NO_BROKER
-    """The leader before there was none: elected if no replica is known to have all records."""
+    """The leader before there was none."""
     partition_epoch: int = 0
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
@@ -43,6 +56,9 @@ class PartitionState:
     """The broker epoch in which each member of ISR and ELR was known to have every committed
     record.  Kept with the decision, so that every later controller can tell a restart that may
     have lost data from one that did not."""
+    last_known_elr: tuple[int, ...] = ()
+    """Members of the last ISR and ELR that may have lost records since, because they restarted or
+    their log is damaged.  If no other replica is left, they are asked for their logs."""
 
     @property
     def osr(self) -> tuple[int, ...]:
@@ -61,6 +77,7 @@ class PartitionState:
         assert len(elr) == len(self.elr)
         assert isr <= replicas, "the ISR consists of assigned replicas"
         assert elr <= replicas - isr, "the ELR consists of assigned replicas outside the ISR"
+        assert set(self.last_known_elr) <= replicas - isr - elr
         assert self.leader == NO_BROKER or self.leader in isr, "the leader is in the ISR"
         assert self.leader != NO_BROKER or not isr, "an ISR has a leader"
         assert set(self.adding) <= replicas
