@@ -189,6 +189,9 @@ class CrashDisk:
         directory.change(lambda names: names.__setitem__(name, file), creates=True)
         return file
 
+    def allocate(self, path: str, size: int) -> None:
+        self.create(path)
+
     def list(self, path: str) -> dict[str, int]:
         directory = self._at(f"{path}/x" if path else "x")[0]
         return {
@@ -213,10 +216,15 @@ class CrashDisk:
     def rename(self, old: str, new: str) -> None:
         directory, old_name = self._at(old)
         other, new_name = self._at(new)
-        assert directory is other
         if old_name not in directory.names:
             raise DiskFailed(old, "renaming", "no such file")
         self.step()
+        if directory is not other:
+            # Each directory may lose its half of the change.
+            node = directory.names[old_name]
+            other.change(lambda names: names.__setitem__(new_name, node), creates=True)
+            directory.change(lambda names: names.pop(old_name, None))
+            return
 
         def move(names: dict[str, Any]) -> None:
             # The change that created the old name may have been lost.

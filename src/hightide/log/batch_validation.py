@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from hightide.core.transactions.transaction import Producer
 from hightide.settings import Topic
 from hightide.wire.batch import (
     ATTRIBUTES_AT,
@@ -23,10 +24,11 @@ from hightide.wire.batch import (
     TRANSACTIONAL_FLAG,
     BatchHeader,
     build,
+    read_header,
     records,
 )
 from hightide.wire.compression import MAX_INFLATED_BYTES, Codec
-from hightide.wire.control import parse_marker
+from hightide.wire.control import ControlType, Marker, build_marker, parse_marker
 from hightide.wire.crc import crc32c
 from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
 
@@ -272,3 +274,23 @@ def max_record_count(size: int, attributes: int) -> int:
     larger count would waste offsets."""
     room = size - HEADER_BYTES if not attributes & CODEC_MASK else MAX_INFLATED_BYTES
     return room // MIN_RECORD_BYTES
+
+
+def marker_batch(
+    producer: Producer,
+    coordinator_epoch: int,
+    is_commit: bool,
+    rules: ValidationRules,
+    now_ms: int,
+) -> bytearray:
+    """Build a transaction marker."""
+    kind = ControlType.COMMIT if is_commit else ControlType.ABORT
+    batch = build_marker(
+        Marker(kind, coordinator_epoch),
+        timestamp=now_ms,
+        producer_id=producer.id,
+        producer_epoch=producer.epoch,
+    )
+    if rules.append_time:
+        stamp_append_time(batch, 0, len(batch), read_header(batch).attributes, now_ms)
+    return batch

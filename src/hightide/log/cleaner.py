@@ -104,6 +104,8 @@ def plan(log: Log, now_ms: int) -> Round | None:
     config = log.config
     if "compact" not in config.cleanup_policy or log.failure is not None or log.is_uncleanable:
         return None
+    if log.damage or log.damage.suspects:
+        return None
     first_dirty = log.cleaned_offset
     if not log.start_offset <= first_dirty <= log.end_offset:
         first_dirty = log.start_offset
@@ -325,9 +327,10 @@ class Compact:
         except DiskFailed as failure:
             log.fail(failure)
         if isinstance(self._failure, Corrupt):
-            # The next round would fail too. Reads of the damaged batch report it as well.
+            # The next round would fail too, until the damage is repaired.
             _log.error("no more compaction of %s: %s", log.directory, self._failure)
             log.is_uncleanable = True
+            log.damage.suspect(log.segments, str(self._failure))
         elif self._failure is not None:
             _log.error("the compaction of %s failed: %s", log.directory, self._failure)
         self._done(removable)

@@ -21,6 +21,9 @@ from hightide.wire.errors import ErrorCode, KafkaError
 
 Buffer = bytes | bytearray | memoryview
 
+# Errors that say nothing about the disk: the process has too many open files, or too little memory.
+_OF_PROCESS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+
 _pwrite = os.pwrite
 _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 # The errors of a kernel or file system without RWF_NOWAIT.
@@ -36,6 +39,12 @@ class DiskFailed(KafkaError):
         self.path = path
         # The disk was full, and the file is unchanged: appends work again once there is space.
         self.harmless = harmless
+        code = None if isinstance(error, str) else error.errno
+        self.is_of_disk = code not in _OF_PROCESS
+
+
+def _is_full(error: OSError) -> bool:
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 class File(Protocol):
@@ -72,6 +81,9 @@ class Disk(Protocol):
     def open(self, path: str) -> File: ...
     def create(self, path: str) -> File:
         """Create an empty file; truncate an existing one."""
+
+    def allocate(self, path: str, size: int) -> None:
+        """Create a file that takes `size` bytes of space."""
 
     def list(self, path: str) -> dict[str, int]:
         """Return the names in a directory with their sizes in bytes; -1 for a directory."""
@@ -148,7 +160,7 @@ class RealFile:
 
     def _write_failed(self, error: OSError) -> DiskFailed:
         # Remove a torn batch after the last good one.
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        full = _is_full(error)
         try:
             os.ftruncate(self.fd, self.size)
         except OSError:
@@ -228,13 +240,21 @@ class RealDisk:
             fd = os.open(full, flags | os.O_CLOEXEC, 0o644)
             return RealFile(fd, full, os.fstat(fd).st_size)
         except OSError as error:
-            raise DiskFailed(full, "opening", error) from error
+            raise DiskFailed(full, "opening", error, _is_full(error)) from error
 
     def open(self, path: str) -> RealFile:
         return self._open(path, os.O_RDWR)
 
     def create(self, path: str) -> RealFile:
         return self._open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+
+    def allocate(self, path: str, size: int) -> None:
+        file = self.create(path)
+        try:
+            os.posix_fallocate(file.fd, 0, size)
+        except OSError as error:
+            self.remove(path)
+            raise DiskFailed(file.path, "allocating", error, _is_full(error)) from error
 
     def list(self, path: str) -> dict[str, int]:
         try:
@@ -269,7 +289,7 @@ class RealDisk:
         try:
             os.rename(self._root + old, self._root + new)
         except OSError as error:
-            raise DiskFailed(self._root + old, "renaming", error) from error
+            raise DiskFailed(self._root + old, "renaming", error, _is_full(error)) from error
 
     def remove(self, path: str) -> None:
         try:
@@ -283,7 +303,7 @@ class RealDisk:
         try:
             os.makedirs(self._root + path, exist_ok=True)
         except OSError as error:
-            raise DiskFailed(self._root + path, "creating", error) from error
+            raise DiskFailed(self._root + path, "creating", error, _is_full(error)) from error
 
     def remove_directory(self, path: str) -> None:
         for name in self.list(path):
@@ -387,6 +407,10 @@ class MemoryDisk:
             raise DiskFailed(f"{self.name}/{path}", "opening", "no such directory")
         self.files[path] = file = self._new_file(path)
         return file
+
+    def allocate(self, path: str, size: int) -> None:
+        del size  # memory is not reserved
+        self.create(path)
 
     def list(self, path: str) -> dict[str, int]:
         if path not in self.directories:

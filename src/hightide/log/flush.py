@@ -6,10 +6,13 @@ thread. In between the log may have changed; `finish` checks whether the result 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from hightide.log.disk import DiskFailed
 from hightide.log.log import Log
+
+_log = logging.getLogger(__name__)
 
 
 class Flush:
@@ -44,13 +47,13 @@ class Flush:
             self.failure = failure
 
     def finish(self) -> None:
-        """Move the recovery point, or take the log offline if the disk failed."""
+        """Move the recovery point, or take the log offline if a file could not be synced."""
         log = self._log
         self._done()
         if log.truncations != self._truncations or log.failure is not None:
             return
         if self.failure is not None:
-            log.fail(self.failure)
+            log.disk_failed(self.failure)
             return
         log.flushed(self._end_offset, self._sealed, self._name_changes)
 
@@ -60,12 +63,25 @@ def flush(log: Log) -> None:
     try:
         job = Flush(log)
     except DiskFailed as failure:
-        log.fail(failure)
+        log.disk_failed(failure)
         raise
     job.run()
     job.finish()
     if job.failure is not None:
         raise job.failure
+
+
+def flush_recovered(log: Log) -> None:
+    """Force to disk what recovery has found, if the topic promises that before a response.
+
+    The last process may have died between the write and the flush. As a leader, this replica counts
+    all of its records as its own, and they would be committed without being on disk.
+    """
+    if log.end_offset >= log.flush_at:
+        try:
+            flush(log)
+        except DiskFailed as failure:
+            _log.error("%s", failure)
 
 
 def close(log: Log) -> None:

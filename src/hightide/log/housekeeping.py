@@ -1,7 +1,8 @@
 """The periodic work on all logs of a broker.
 
 Retention drops old segments, the cleaner compacts them, sealed segments are flushed, checkpoints
-are written, idle producers expire, and files marked as deleted are removed after a delay.
+are written, idle producers expire, files marked as deleted are removed after a delay, and the scrub
+looks for damage.
 
 Small decisions are made at once, on the thread that owns the logs. Slow work becomes a `Job`: it is
 created on the owner's thread, `run` works in any thread and touches only files, and `finish` hands
@@ -22,7 +23,9 @@ from hightide.log.cleaner import BYTES_PER_KEY, Compact, plan
 from hightide.log.disk import Disk, DiskFailed
 from hightide.log.flush import Flush
 from hightide.log.log import Log
+from hightide.log.scrub import Scrub, aside_directories
 from hightide.log.segment import DELETED, SNAPSHOT, SUFFIXES, Segment, file_name
+from hightide.wire.errors import Corrupt
 
 if TYPE_CHECKING:
     from hightide.settings import Broker
@@ -135,12 +138,13 @@ class Housekeeping:
         # Logs with a running job. A log gets no second job of the same kind.
         self._flushing: set[Log] = set()
         self._compacting: set[Log] = set()
+        self._scrub = Scrub(settings, logs)
 
     def start(self, now_ms: int) -> None:
         """Begin the schedule, after all logs have been loaded."""
         self._now_ms = now_ms
         first_ms = now_ms + self._settings().log_initial_task_delay_ms
-        for kind in ("retention", "points", "committed", "compaction", "producers"):
+        for kind in ("retention", "points", "committed", "compaction", "producers", "aside"):
             self._due[kind] = first_ms
         for disk in self._disks:
             # From now on the file exists, so recovery knows how far compaction can have gone.
@@ -182,6 +186,11 @@ class Housekeeping:
             "compaction", now_ms, settings.log_cleaner_backoff_ms
         ):
             yield from self._compactions(now_ms)
+        yield from self._scrub.jobs(now_ms)
+        if self._is_due("aside", now_ms, settings.log_retention_check_interval_ms):
+            for made_ms, disk, name in aside_directories(self._disks):
+                if now_ms - made_ms >= settings.log_damaged_retention_ms:
+                    yield Remove(disk, directory=name)
         due = [removal for due_ms, removal in self._removals if due_ms <= now_ms]
         self._removals = [(at, removal) for at, removal in self._removals if at > now_ms]
         yield from due
@@ -213,7 +222,10 @@ class Housekeeping:
                     roll_if_old(log, now_ms)
                     log.start_at(log.segments.bases[expired(log, now_ms)])
                 except DiskFailed as failure:
-                    log.fail(failure)
+                    # A roll reports its failure.
+                    _log.error("%s", failure)
+                except Corrupt as damage:
+                    log.damage.suspect(log.segments, str(damage))
         for disk in self._disks:
             logs = [
                 log for _, log in self._logs_on(disk) if log.segments.index_of(log.start_offset)
@@ -286,6 +298,10 @@ class Housekeeping:
             self._due["points"] = min(self._due["points"], now_ms)
 
         return done
+
+    def works_on(self, log: Log) -> bool:
+        """Say whether a job is running on the files of a log."""
+        return log in self._flushing or log in self._compacting
 
     def _logs_on(self, disk: Disk) -> Iterator[tuple[TopicPartition, Log]]:
         return ((key, log) for key, log in self._logs.items() if log.disk is disk)

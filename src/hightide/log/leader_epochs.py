@@ -96,6 +96,12 @@ class LeaderEpochs:
             self._starts[0] = start_offset
             self.version += 1
 
+    def replace(self, entries: list[tuple[int, int]]) -> None:
+        """Take these entries, which were found in the batches, instead of those of the file."""
+        self._epochs = [epoch for epoch, _ in entries]
+        self._starts = [start for _, start in entries]
+        self.version += 1
+
     def encode(self) -> bytes:
         return encode_lines(f"{epoch} {start}" for epoch, start in self.entries)
 

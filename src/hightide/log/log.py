@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from struct import Struct
-from typing import NamedTuple, TypeVar, TypeVarTuple
+from typing import TypeVar, TypeVarTuple
 
 from hightide.core.partition.producer_state import ProducerStates
 from hightide.core.transactions.aborted_index import AbortedTransaction
@@ -27,19 +27,19 @@ from hightide.log.batch_validation import (
     ValidationRules,
     check_fetched_batch,
     convert,
+    marker_batch,
     max_record_count,
     refusal,
-    stamp_append_time,
 )
+from hightide.log.damage import Damage
 from hightide.log.disk import Disk, DiskFailed
 from hightide.log.index import MAX_RELATIVE_OFFSET
 from hightide.log.leader_epochs import LeaderEpochs
 from hightide.log.producer_snapshots import follow, recall_batches
 from hightide.log.segment import MAX_OFFSET, UNKNOWN, OpenFiles, Segment, Slice
-from hightide.log.segments import Segments, TimestampedRecord, roll_timestamp
+from hightide.log.segments import LogParts, Segments, TimestampedRecord, roll_timestamp
 from hightide.settings import Topic
 from hightide.wire.batch import HEADER, HEADER_BYTES, LOG_OVERHEAD, BatchHeader, read_header
-from hightide.wire.control import ControlType, Marker, build_marker
 from hightide.wire.crc import crc32c
 from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
 
@@ -54,18 +54,6 @@ Arguments = TypeVarTuple("Arguments")
 Value = TypeVar("Value")
 
 
-class LogParts(NamedTuple):
-    """The state a log starts from: loaded by `recovery`, or empty from `Log.create`."""
-
-    segments: list[Segment]
-    start_offset: int
-    end_offset: int
-    recovery_point: int
-    epochs: LeaderEpochs
-    transactions: PartitionTransactions
-    settled_at: int = -1
-
-
 class Log:
     """The records of one partition."""
 
@@ -74,11 +62,11 @@ class Log:
     __slots__ = (
         "_after_max_ms", "_epoch", "_index_interval", "_indexed_at", "_max_bytes",
         "_needs_conversion", "_roll_offset", "_roll_timestamp", "_rules", "_segment_bytes",
-        "active_segment", "cleaned_offset", "config", "directory", "disk", "end_offset",
-        "epochs", "failure", "flush_at", "flushed_ms", "high_watermark", "hints",
-        "is_uncleanable", "offsets_lowered", "partition", "producers", "recovery_point",
-        "recovery_point_written", "segments", "start_offset", "tombstones_due_ms", "topic",
-        "transactions", "truncations",
+        "active_segment", "cleaned_offset", "config", "damage", "directory", "disk",
+        "end_offset", "epochs", "failure", "flush_at", "flushed_ms", "high_watermark", "hints",
+        "is_uncleanable", "offsets_lowered", "on_disk_failure", "partition", "producers",
+        "recovery_point", "recovery_point_written", "refusal", "segments", "start_offset",
+        "tombstones_due_ms", "topic", "transactions", "truncations",
     )
     # fmt: on
 
@@ -90,6 +78,7 @@ class Log:
         config: Topic,
         files: OpenFiles,
         parts: LogParts,
+        damage: Damage | None = None,
     ) -> None:
         self.disk = disk
         self.topic = topic
@@ -104,17 +93,19 @@ class Log:
         self.producers = parts.transactions.producers
         # Set by the replica that owns the log. None: every record in the log is committed.
         self.high_watermark: int | None = None
-        # The recovery point in the checkpoint file is at least this.
-        self.recovery_point_written = 0
+        self.recovery_point_written = 0  # the one in the checkpoint file is at least this
         # Called when the recovery point or the start offset goes back, before the next write.
         self.offsets_lowered: Callable[[], None] = lambda: None
-        self.failure: KafkaError | None = None
+        # Called when the disk refused an append because it is full, and when the log has failed.
+        self.on_disk_failure: Callable[[Log, KafkaError], None] = lambda _log, _failure: None
+        self.failure: KafkaError | None = None  # of every read and append
+        self.refusal: KafkaError | None = None  # of every append
         self.cleaned_offset = 0  # where compaction continues
         self.tombstones_due_ms = MAX_OFFSET
         self.is_uncleanable = False
-        # The time of the last flush, for `flush.ms`.
-        self.flushed_ms = 0
+        self.flushed_ms = 0  # the time of the last flush, for `flush.ms`
         self.truncations = 0  # a job that began before one notices it by this count
+        self.damage = damage or Damage()
         self._epoch = self.epochs.latest
         self.hints = self.segments.hints
         self.active_segment = self.segments[-1]
@@ -151,9 +142,10 @@ class Log:
         self._segment_bytes = config.segment_bytes
         self._after_max_ms = rules.after_max_ms
         self._index_interval = config.index_interval_bytes
-        self._needs_conversion = not rules.are_plain or self.failure is not None
+        self._needs_conversion = not rules.are_plain or self.refusal is not None
         self.flush_at = self._next_flush()
         self.segments.set_index_interval(config.index_interval_bytes)
+        self.damage.configured(self)
         self._roll_timestamp = -1
 
     @property
@@ -168,8 +160,7 @@ class Log:
     @property
     def last_stable_offset(self) -> int:
         """The offset before which every transaction is decided, by a marker that is committed."""
-        high_watermark = self.committed_offset
-        transactions = self.transactions
+        high_watermark, transactions = self.committed_offset, self.transactions
         if transactions.are_all_decided:
             return high_watermark
         transactions.high_watermark_moved(high_watermark)
@@ -178,14 +169,27 @@ class Log:
     def fail(self, failure: KafkaError) -> None:
         """Take the log offline: refuse every later append and read with `failure`."""
         _log.error("the log %s/%s is offline: %s", self.disk.name, self.directory, failure)
-        self.failure = failure
+        self.failure = self.refusal = failure
         self._needs_conversion = True
         self.hints.clear()
+        self.on_disk_failure(self, failure)
+
+    def disk_failed(self, failure: DiskFailed) -> None:
+        """Take the log offline, unless the disk is only full and nothing has changed."""
+        if failure.harmless:
+            self.on_disk_failure(self, failure)
+        elif failure.is_of_disk and self.failure is None:
+            self.fail(failure)
+
+    def set_full(self, failure: KafkaError | None) -> None:
+        """Refuse appends with `failure`, and serve reads; None: accept appends again."""
+        self.refusal = self.failure or failure
+        self.reconfigure(self.config)
 
     def _refused(self) -> KafkaError:
         # A new exception each time: raising the same one again grows its traceback.
-        assert self.failure is not None
-        return KafkaError(self.failure.code, self.failure.detail)
+        assert self.refusal is not None
+        return KafkaError(self.refusal.code, self.refusal.detail)
 
     # ---- append
 
@@ -289,8 +293,7 @@ class Log:
         try:
             file.append(view[start:end])
         except DiskFailed as failure:
-            if not failure.harmless:
-                self.fail(failure)
+            self.disk_failed(failure)
             raise
         # From here on the batch is in the log, even if a later step fails.
         self.end_offset = end_offset = last_offset + 1
@@ -335,7 +338,7 @@ class Log:
         sequence, since several brokers may write for one producer. Raise KafkaError if the batch is
         refused; then nothing has changed.
         """
-        if self.failure is not None:
+        if self.refusal is not None:
             raise self._refused()
         size = len(batch)
         if size > self._max_bytes:
@@ -369,19 +372,11 @@ class Log:
         Raise KafkaError if the coordinator or the producer has been fenced; then nothing has
         changed.
         """
-        if self.failure is not None:
+        if self.refusal is not None:
             raise self._refused()
         if not self.transactions.marker_asked(producer, coordinator_epoch, version):
             return None
-        kind = ControlType.COMMIT if is_commit else ControlType.ABORT
-        batch = build_marker(
-            Marker(kind, coordinator_epoch),
-            timestamp=now_ms,
-            producer_id=producer.id,
-            producer_epoch=producer.epoch,
-        )
-        if self._rules.append_time:
-            stamp_append_time(batch, 0, len(batch), read_header(batch).attributes, now_ms)
+        batch = marker_batch(producer, coordinator_epoch, is_commit, self._rules, now_ms)
         return self._write_own(batch, leader_epoch, now_ms)
 
     def _write_own(self, batch: bytearray, leader_epoch: int, now_ms: int) -> int:
@@ -411,7 +406,7 @@ class Log:
         batch that is damaged, has a newer epoch than the leader, or does not follow this log; the
         batches before it are written.
         """
-        if self.failure is not None:
+        if self.refusal is not None:
             raise self._refused()
         at, end = 0, len(data)
         if self.end_offset == self.start_offset and end >= HEADER_BYTES:
@@ -434,6 +429,8 @@ class Log:
                 damage = error
                 break
             last_offset = header.last_offset
+            if header.base_offset > end_offset:
+                self.damage.gap_copied(self, header.base_offset)
             if (
                 self.active_segment.size + at - run_at + size > self._segment_bytes
                 or header.max_timestamp > self._roll_timestamp
@@ -463,8 +460,7 @@ class Log:
         try:
             file.append(data)
         except DiskFailed as failure:
-            if not failure.harmless:
-                self.fail(failure)
+            self.disk_failed(failure)
             raise
         for header in run:
             self.end_offset = header.last_offset + 1
@@ -493,7 +489,7 @@ class Log:
 
         Return the batch to store (buffer, start, end) and its log append time or -1.
         """
-        if self.failure is not None:
+        if self.refusal is not None:
             raise self._refused()
         return convert(buf, view, start, end, self._rules, now_ms)
 
@@ -507,7 +503,9 @@ class Log:
         OFFSET_OUT_OF_RANGE if the log does not hold `offset`.
         """
         if not self.start_offset <= offset <= self.end_offset or self.failure is not None:
-            raise self._out_of_range(offset)
+            raise self.out_of_range(offset)
+        if self.damage.refused:
+            end_offset = self.damage.readable_end(offset, end_offset)
         if offset >= end_offset:
             return None
         hints = self.hints
@@ -551,10 +549,12 @@ class Log:
                 del hints[next(iter(hints))]
             hints[next_offset] = (segment, end)
         if next_offset < 0:
-            return Slice(file, position, end - position, segment.limit_offset)
-        return Slice(file, position, end - position, next_offset)
+            next_offset = segment.limit_offset
+        unchecked = segment if position < segment.trusted_from else None
+        return Slice(file, position, end - position, next_offset, unchecked, offset)
 
-    def _out_of_range(self, offset: int) -> KafkaError:
+    def out_of_range(self, offset: int) -> KafkaError:
+        """Return the error for an offset that the log does not hold."""
         if self.failure is not None:
             return self._refused()
         offsets = f"{self.start_offset}..{self.end_offset}"
@@ -586,7 +586,7 @@ class Log:
 
     def _damaged(self, damage: Corrupt) -> KafkaError:
         """Report a batch that cannot be read. The others can, so the log stays in service."""
-        _log.error("%s/%s is damaged: %s", self.disk.name, self.directory, damage)
+        self.damage.suspect(self.segments, str(damage))
         return KafkaError(ErrorCode.CORRUPT_MESSAGE, str(damage))
 
     # ---- rolling
@@ -606,7 +606,11 @@ class Log:
             segment.start_empty(segment.created_ms or now_ms)
             segment.first_timestamp = max_timestamp
         elif segment.first_timestamp == UNKNOWN:
-            self._indexed_at = segment.load_for_append()
+            try:
+                self._indexed_at = segment.load_for_append()
+            except Corrupt as damage:
+                self._damaged(damage)
+                return True  # nothing is appended to a damaged segment
         self._roll_offset = segment.base_offset + MAX_RELATIVE_OFFSET
         self._roll_timestamp = roll_timestamp(segment, self.config)
         return segment.size > 0 and (
@@ -620,7 +624,11 @@ class Log:
         """Seal the active segment and begin the next one at the end of the log."""
         end_offset, snapshot = self.end_offset, self.producers.encode()
         is_durable = self.recovery_point == end_offset
-        return self._activate(self.segments.roll(end_offset, snapshot, is_durable, now_ms))
+        try:
+            return self._activate(self.segments.roll(end_offset, snapshot, is_durable, now_ms))
+        except DiskFailed as failure:
+            self.disk_failed(failure)
+            raise
 
     def roll(self, now_ms: int) -> None:
         """Begin a new segment, unless the active one is empty."""
@@ -647,20 +655,14 @@ class Log:
 
         Return the log start offset. The next retention run drops the segments before it.
         """
-        if "delete" not in self.config.cleanup_policy:
-            raise KafkaError(ErrorCode.POLICY_VIOLATION, "cannot delete from a compacted topic")
-        if before_offset == -1:
-            before_offset = self.committed_offset
-        if before_offset > self.committed_offset or before_offset < 0:
-            raise self._out_of_range(before_offset)
-        self.start_at(before_offset)
-        return self.start_offset
+        return truncation.delete_records(self, before_offset)
 
     def start_at(self, offset: int) -> None:
         """Move the log start offset up to `offset`."""
         if offset > self.start_offset:
             self.start_offset = offset
             self.epochs.truncate_from_start(offset)
+            self.damage.kept(self)
 
     def drop_segments(self, count: int) -> list[Segment]:
         """Take the oldest `count` segments out of the log and return them. Their files stay."""
@@ -689,6 +691,7 @@ class Log:
         self.cleaned_offset = min(self.cleaned_offset, end_offset)
         self.drop_empty_epochs()
         self._activate(self.segments.activate())
+        self.damage.kept(self)
         self.flush_at = self._next_flush()
 
     def drop_empty_epochs(self) -> None:

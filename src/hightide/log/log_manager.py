@@ -16,11 +16,12 @@ from uuid import UUID
 from hightide.log import checkpoint
 from hightide.log.checkpoint import TopicPartition
 from hightide.log.disk import Disk, DiskFailed
-from hightide.log.flush import close
+from hightide.log.flush import close, flush_recovered
 from hightide.log.housekeeping import DELETE_SUFFIX, Housekeeping, Job
 from hightide.log.log import Log
 from hightide.log.recovery import CheckpointedState, load
-from hightide.log.segment import OpenFiles
+from hightide.log.reserve import Reserve
+from hightide.log.segment import OpenFiles, Segment
 from hightide.settings import Broker, Topic
 from hightide.wire.errors import ErrorCode, KafkaError
 
@@ -45,14 +46,20 @@ class LogManager:
         # Removed logs that the checkpoints on disk may still contain.
         self._removed: dict[TopicPartition, None] = {}
         self.changes = 0
-        """Counts the logs that were created or removed."""
+        """Counts the logs that were created, removed or opened again."""
         self.topic_ids: dict[TopicPartition, UUID] = {}
+        self.other_ids: dict[TopicPartition, UUID] = {}
+        """A second id of a log, where its two files disagree."""
         self.previous_epoch = -1
         """The broker epoch in which the last process shut all directories down cleanly, or -1."""
         self.high_watermarks: dict[TopicPartition, int] = {}
         """The high watermarks in the checkpoints of the last process."""
         self.files = OpenFiles(_file_limit())
         self._housekeeping = Housekeeping(self.disks, lambda: self.settings, self.logs)
+        size = settings.log_dir_reserve_bytes
+        self.reserves = {disk.name: Reserve(disk, size) for disk in self.disks}
+        self.on_disk_failure: Callable[[Log, KafkaError], None] = lambda _log, _failure: None
+        """Called when a log has failed, or could not be appended to because its disk is full."""
         self._now_ms = 0
         self._locked: list[Disk] = []
 
@@ -73,6 +80,8 @@ class LogManager:
         self._now_ms = now_ms
         if not self._locked:
             self.lock()
+        for reserve in self.reserves.values():
+            reserve.release_if_short()
         found: dict[TopicPartition, Disk] = {}
         for disk in self.disks:
             for key in _partition_directories(disk):
@@ -96,7 +105,12 @@ class LogManager:
                 topic_id = checkpoint.read_topic_id(disk, log.directory)
                 # After a crash the checkpoint counts, which was synced; partition.metadata may be
                 # torn.
-                if key in topic_ids and (topic_id is None or not is_clean):
+                if topic_id is not None and topic_ids.get(key, topic_id) != topic_id:
+                    # One of the two files is damaged, or old; the cluster knows which.
+                    other = topic_id if not is_clean else topic_ids[key]
+                    self.topic_ids[key] = topic_id if is_clean else topic_ids[key]
+                    self.other_ids[key] = other
+                elif key in topic_ids and (topic_id is None or not is_clean):
                     self.identify(log, topic_ids[key])
                 elif topic_id is not None:
                     self.topic_ids[key] = topic_id
@@ -119,10 +133,12 @@ class LogManager:
                 starts.get(key, 0),
                 allows_gaps=points is None,
                 high_watermark=self.high_watermarks.get(key, 0),
+                cleaned_offset=cleaned.get(key, 0),
             )
             config = self.config_for(key[0])
             log = load(disk, *key, config, self.files, state, self._now_ms)
-            log.cleaned_offset = cleaned.get(key, 0)
+            if not clean:
+                flush_recovered(log)
             log.recovery_point_written = min(point, log.recovery_point)
             # Until the replica is leader or follower, only records before the checkpointed high
             # watermark count as committed, both for retention and for the next checkpoint.
@@ -143,6 +159,10 @@ class LogManager:
     def _add(self, log: Log) -> None:
         self.logs[log.topic, log.partition] = log
         log.offsets_lowered = lambda: self._housekeeping.write_offsets(log.disk)
+        log.on_disk_failure = self._disk_failed
+
+    def _disk_failed(self, log: Log, failure: KafkaError) -> None:
+        self.on_disk_failure(log, failure)
 
     def create(self, topic: str, partition: int, topic_id: UUID) -> Log:
         """Create a log in the directory with the fewest logs. `sync_names` makes it durable."""
@@ -187,7 +207,7 @@ class LogManager:
         log = self.logs.pop((topic, partition))
         topic_id = self.topic_ids.pop((topic, partition), UUID(int=0))
         self.high_watermarks.pop((topic, partition), None)
-        log.failure = KafkaError(
+        log.failure = log.refusal = KafkaError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the log {log.directory} has been deleted"
         )
         log.reconfigure(log.config)
@@ -197,6 +217,20 @@ class LogManager:
         name = topic[: _MAX_NAME_BYTES - len(suffix)] + suffix
         log.disk.rename(log.directory, name)
         return log, name
+
+    def may_reopen(self, log: Log) -> bool:
+        """Say whether a failed log is still in use, and no job works on its files."""
+        in_use = self.logs.get((log.topic, log.partition)) is log
+        return in_use and not self._housekeeping.works_on(log)
+
+    def reopened(self, log: Log, opened: Log) -> None:
+        """Put a log that was opened again (`reopen`) in the place of the one that failed."""
+        self.changes += 1
+        self._add(opened)
+        opened.reconfigure(self.config_for(opened.topic))
+        log.segments.close_files(log.segments)
+        if opened.committed_offset < log.committed_offset:
+            opened.offsets_lowered()
 
     def sync_names(self) -> None:
         """Force the directory names and topic ids of all logs to disk. May be called in any thread.
@@ -208,6 +242,12 @@ class LogManager:
             here = {key: ids[key] for key, log in logs.items() if log.disk is disk and key in ids}
             checkpoint.write_topic_ids(disk, here)
             disk.sync_directory("")
+
+    def log_of(self, segment: Segment) -> Log | None:
+        """Return the log that a segment is part of."""
+        topic, _, number = segment.directory.rpartition("-")
+        log = self.logs.get((topic, int(number)))
+        return log if log is not None and segment in log.segments else None
 
     def reconfigure(self, topic: str) -> None:
         """Apply changed settings of a topic to its logs."""

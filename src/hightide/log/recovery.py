@@ -7,8 +7,10 @@ order ends the log: this batch and all after it were never forced to disk, so th
 of the last writes. Indexes, leader epochs and producer state are rebuilt from the batches.
 
 Damage before the recovery point is different. Those records were on disk, so their loss is a fault
-of the disk that must not go unnoticed: nothing is truncated and the log goes offline. An operator
-or a healthy replica decides.
+of the disk that must not go unnoticed: nothing is truncated. The damaged file is set aside, the
+intact batches stay, and the offsets in between are refused until another replica has sent them
+(`damage`, `repair`). The same holds for files that are lost or cut, which `start_check` finds, also
+after a clean shutdown.
 """
 
 from __future__ import annotations
@@ -22,10 +24,11 @@ from typing import NamedTuple
 
 from hightide.core.partition.producer_state import ProducerStates
 from hightide.core.transactions.open_transactions import PartitionTransactions
+from hightide.log.damage import Damage, Extent, aside_name, load_damage
 from hightide.log.disk import Disk, DiskFailed, File
 from hightide.log.index import MAX_RELATIVE_OFFSET
 from hightide.log.leader_epochs import LeaderEpochs
-from hightide.log.log import Log, LogParts
+from hightide.log.log import Log
 from hightide.log.producer_snapshots import (
     follow,
     newest_snapshot,
@@ -33,6 +36,13 @@ from hightide.log.producer_snapshots import (
     remove_snapshots,
     replay,
     snapshot_offsets,
+)
+from hightide.log.repair import (
+    holes_of,
+    install_parts,
+    intact_parts,
+    report_damage,
+    write_parts,
 )
 from hightide.log.segment import (
     CLEANED,
@@ -48,10 +58,19 @@ from hightide.log.segment import (
     Segment,
     file_name,
 )
+from hightide.log.segments import LogParts
+from hightide.log.start_check import (
+    DamagedSegment,
+    StartCheck,
+    begin_lost_start,
+    check_epochs,
+    continue_after_lost_end,
+    damage_of,
+)
 from hightide.settings import Topic
 from hightide.wire.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC, BatchHeader, read_header
 from hightide.wire.crc import crc32c
-from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
+from hightide.wire.errors import Corrupt
 
 READ_BYTES = 4 * 1024 * 1024
 
@@ -72,6 +91,7 @@ class CheckpointedState(NamedTuple):
     # Without a checkpoint any offset may be missing because of compaction.
     allows_gaps: bool = False
     high_watermark: int = 0
+    cleaned_offset: int = 0
 
 
 def load(
@@ -83,47 +103,137 @@ def load(
     checkpointed: CheckpointedState,
     now_ms: int,
 ) -> Log:
-    """Load the log in the directory of a partition."""
+    """Load the log in the directory of a partition. Set aside what is damaged."""
     # Several threads load logs, so each log has its own `OpenFiles` until it is loaded.
     own_files = OpenFiles(16)
     directory = f"{topic}-{partition}"
-    names = finish_interrupted_work(disk, directory)
-    # Only a crash can leave gaps before the start offset. Otherwise retention drops the segments.
-    first_offset = 0 if checkpointed.clean else checkpointed.start_offset
-    segments = find_segments(disk, directory, names, own_files, first_offset)
-    if not segments:
-        segments = [Segment.create(disk, directory, checkpointed.start_offset, own_files, now_ms)]
-    for segment in segments:
-        segment.index_interval_bytes = config.index_interval_bytes
-        segment.is_indexed_on_disk = (
-            checkpointed.clean or segment.limit_offset <= checkpointed.recovery_point
-        )
-    epochs = LeaderEpochs.load(disk, directory)
-    failure: KafkaError | None = None
-    parts: LogParts | None = None
-    if checkpointed.clean:
-        parts = _load_clean(disk, directory, names, segments, epochs, checkpointed, now_ms)
-    if parts is None:
-        recovery = Recovery(disk, directory, segments, epochs, checkpointed, now_ms)
+    damage = load_damage(disk, directory, checkpointed.cleaned_offset)
+    loading = Loading(disk, directory, config, checkpointed, damage, own_files, now_ms)
+    while True:
         try:
-            recovery.run()
-        except Corrupt as damage:
-            failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(damage))
-        parts = recovery.parts()
-    if failure is None and not checkpointed.clean and parts.end_offset < checkpointed.start_offset:
+            parts = loading.parts()
+            break
+        except DamagedSegment as found:
+            # Each round sets the damage of one segment aside, and loads what is left.
+            _isolate(found, damage, own_files, now_ms)
+    if not checkpointed.clean and parts.end_offset < checkpointed.start_offset:
         parts = _restart(disk, directory, parts, own_files, checkpointed.start_offset, now_ms)
-    if failure is None:
-        _recall_ended(disk, parts, checkpointed.high_watermark)
-        if not any(name.endswith(TRANSACTION_INDEX) for name in names):
-            _start_transaction_indexes(parts)
+    damage.save(disk, directory)
+    _recall_ended(disk, parts, checkpointed.high_watermark)
+    if not any(name.endswith(TRANSACTION_INDEX) for name in loading.names):
+        _start_transaction_indexes(parts)
     for segment in parts.segments:
         own_files.forget(segment)
         segment.drop_indexes()
         segment.files = files
-    log = Log(disk, topic, partition, config, files, parts)
-    if failure is not None:
-        log.fail(failure)
+    log = Log(disk, topic, partition, config, files, parts, damage)
+    log.cleaned_offset = checkpointed.cleaned_offset
+    log.reconfigure(config)
     return log
+
+
+def _isolate(found: DamagedSegment, damage: Damage, files: OpenFiles, now_ms: int) -> None:
+    segment = found.segment
+    parts = intact_parts(segment, found.damaged)
+    aside = aside_name(segment.directory, now_ms)
+    files.forget(segment)
+    write_parts(segment, parts)
+    damage.isolated(segment, holes_of(found.damaged))
+    damage.save(segment.disk, segment.directory)
+    install_parts(segment, parts, aside, files)
+    report_damage(segment.disk, segment.directory, found.damaged, aside)
+
+
+class Loading:
+    """One log as its files are found."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        config: Topic,
+        checkpointed: CheckpointedState,
+        damage: Damage,
+        files: OpenFiles,
+        now_ms: int,
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._config = config
+        self._checkpointed = checkpointed
+        self._damage = damage
+        self._files = files
+        self._now_ms = now_ms
+        self.names: dict[str, int] = {}
+
+    def parts(self) -> LogParts:
+        """Load the log; raise DamagedSegment if damaged bytes must be set aside first."""
+        checkpointed, disk, directory = self._checkpointed, self._disk, self._directory
+        self.names = names = finish_interrupted_work(disk, directory)
+        segments = self._segments()
+        epochs = LeaderEpochs.load(disk, directory)
+        safe_before = MAX_OFFSET if checkpointed.clean else checkpointed.recovery_point
+        check_epochs(segments, epochs, checkpointed.start_offset, safe_before)
+        StartCheck(
+            segments,
+            self._damage,
+            epochs.entries,
+            checkpointed.recovery_point,
+            checkpointed.clean,
+        ).run()
+        if checkpointed.clean:
+            self._check_ends(segments, epochs)
+            parts = _load_clean(
+                disk, directory, names, segments, epochs, checkpointed, self._now_ms
+            )
+            if parts is not None:
+                return parts
+        recovery = Recovery(
+            disk, directory, segments, epochs, checkpointed, self._damage, self._now_ms
+        )
+        recovery.run()
+        return recovery.parts()
+
+    def _segments(self) -> list[Segment]:
+        checkpointed = self._checkpointed
+        # Only a crash can leave gaps before the start offset. Otherwise retention drops segments.
+        first_offset = 0 if checkpointed.clean else checkpointed.start_offset
+        segments = find_segments(self._disk, self._directory, self.names, self._files, first_offset)
+        if not segments:
+            start, files = checkpointed.start_offset, self._files
+            segments = [Segment.create(self._disk, self._directory, start, files, self._now_ms)]
+        if "compact" in self._config.cleanup_policy or checkpointed.allows_gaps:
+            gaps_before = MAX_OFFSET
+        else:
+            gaps_before = max(self._damage.gaps_before, checkpointed.cleaned_offset)
+        for segment in segments:
+            segment.gaps_before = gaps_before
+            segment.index_interval_bytes = self._config.index_interval_bytes
+            segment.is_indexed_on_disk = (
+                checkpointed.clean or segment.limit_offset <= checkpointed.recovery_point
+            )
+        return segments
+
+    def _check_ends(self, segments: list[Segment], epochs: LeaderEpochs) -> None:
+        """Compare the two ends of the log with the traces that a clean shutdown leaves."""
+        snapshots = snapshot_offsets(self.names)
+        last_snapshot = snapshots[-1] if snapshots else 0
+        last = segments[-1]
+        try:
+            end_offset = last.next_offset()
+        except Corrupt:
+            end_offset = -1
+        if end_offset != last_snapshot:
+            # The shutdown that wrote the last snapshot saw another end than the files have now.
+            is_short = last_snapshot > max(end_offset, last.base_offset)
+            limit = last_snapshot if is_short else MAX_OFFSET
+            least_end = self._checkpointed.recovery_point
+            damaged = damage_of(last, limit, epochs.entries, MAX_OFFSET, least_end)
+            if any(found.position < found.end for found in damaged):
+                raise DamagedSegment(last, damaged)
+            continue_after_lost_end(segments, self._damage, last_snapshot, self._now_ms)
+        start_offset = self._checkpointed.start_offset
+        begin_lost_start(segments, self._damage, epochs.entries, start_offset, self._now_ms)
 
 
 def _restart(
@@ -256,6 +366,17 @@ def _load_clean(
         )
         return None
     start_offset = max(checkpointed.start_offset, segments[0].base_offset)
+    begin = max(epochs.entries[0][1] if epochs.entries else start_offset, segments[0].base_offset)
+    if begin < start_offset:
+        # The first leader epoch begins at the log start, so one of the two files is damaged.
+        _log.warning(
+            "%s/%s starts at offset %d by its leader epochs, not at %d: keeping all records",
+            disk.name,
+            directory,
+            begin,
+            start_offset,
+        )
+        start_offset = begin
     if start_offset > end_offset:
         # A clean shutdown does not write such a checkpoint, so the checkpoint is wrong.
         _log.warning(
@@ -287,21 +408,24 @@ class Recovery:
         segments: list[Segment],
         epochs: LeaderEpochs,
         checkpointed: CheckpointedState,
+        damage: Damage,
         now_ms: int,
     ) -> None:
         self.disk = disk
         self.directory = directory
         self.segments = segments
+        self.damage = damage
         self.epochs = epochs
+        # Complete before the recovery point; the later epochs are in the batches.
+        self.known = epochs.entries
         self.checkpointed = checkpointed
         self.now_ms = now_ms
         self.transactions = PartitionTransactions(ProducerStates())
         self.end_offset = segments[0].base_offset
-        self.sound = False
 
     def run(self) -> None:
-        """Check, truncate, rebuild. Raise Corrupt if records before the recovery point are damaged;
-        then nothing is truncated."""
+        """Check, truncate, rebuild. Raise DamagedSegment if records before the recovery point are
+        damaged; then nothing is truncated."""
         segments = self.segments
         recovery_point = self.checkpointed.recovery_point
         first = 0
@@ -317,21 +441,21 @@ class Recovery:
             checked = self._check(segment, buffer, since)
             self.end_offset = checked.end_offset
             damage = checked.damage
-            if damage is None and number + 1 < len(segments) and not self.checkpointed.allows_gaps:
+            is_last = number + 1 == len(segments)
+            if damage is None and not is_last and not self.checkpointed.allows_gaps:
                 damage = _gap(segment, checked.end_offset)
             if damage is not None and self.end_offset < recovery_point:
-                raise Corrupt(
-                    f"{damage}; records before offset {recovery_point} were safely on disk"
-                )
-            if damage is not None:
+                limit = MAX_OFFSET if is_last else segment.limit_offset
+                damaged = damage_of(segment, limit, self.known, recovery_point, recovery_point)
+                damaged = [found for found in damaged if found.start_offset < recovery_point]
+                if any(found.position < found.end for found in damaged):
+                    raise DamagedSegment(segment, damaged)
+            elif damage is not None:
                 self._cut(number, checked.size, damage)
                 break
         if self.end_offset < recovery_point:
-            raise Corrupt(
-                f"{self.directory} ends at offset {self.end_offset}, but records before offset"
-                f" {recovery_point} were safely on disk"
-            )
-        self.sound = True
+            continue_after_lost_end(segments, self.damage, recovery_point, self.now_ms)
+            self.end_offset = recovery_point
         names = self.disk.list(self.directory)
         if remove_snapshots(self.disk, self.directory, names, self.end_offset):
             self.disk.sync_directory(self.directory)
@@ -372,10 +496,15 @@ class Recovery:
                 if aborted is not None:
                     segment.add_aborted(aborted)
 
-        gapless_from = (
-            MAX_OFFSET if self.checkpointed.allows_gaps else self.checkpointed.recovery_point
+        extent = Extent(
+            segment.base_offset,
+            segment.limit_offset,
+            segment.size,
+            segment.gaps_before,
+            self.known,
+            self.checkpointed.recovery_point,
         )
-        return check_segment(segment, buffer, gapless_from, visit)
+        return check_segment(segment, buffer, extent, visit)
 
     def parts(self) -> LogParts:
         start = min(
@@ -383,9 +512,7 @@ class Recovery:
         )
         self.epochs.truncate_from_end(self.end_offset)
         self.epochs.truncate_from_start(start)
-        recovery_point = self.checkpointed.recovery_point
-        if self.sound:
-            recovery_point = min(recovery_point, self.end_offset)
+        recovery_point = min(self.checkpointed.recovery_point, self.end_offset)
         return LogParts(
             self.segments, start, self.end_offset, recovery_point, self.epochs, self.transactions
         )
@@ -395,7 +522,8 @@ def _gap(segment: Segment, end_offset: int) -> str | None:
     """Describe the gap after a segment, if there is one.
 
     Compaction never changes records after the written recovery point. There each segment must end
-    where the next one begins; otherwise its last batches never reached the disk.
+    where the next one begins, or where a known hole begins; otherwise its last batches never
+    reached the disk.
     """
     if end_offset == segment.limit_offset:
         return None
@@ -415,13 +543,13 @@ class SegmentCheck(NamedTuple):
 def check_segment(
     segment: Segment,
     buffer: bytearray,
-    gapless_from: int,
+    extent: Extent,
     visit: Callable[[int, BatchHeader], None],
 ) -> SegmentCheck:
     """Check each batch of a segment and rebuild its indexes.
 
-    `visit` gets the batches with a producer id and those that begin a new leader epoch. From
-    `gapless_from` on no offset may be missing, nor directly before it.
+    `visit` gets the batches with a producer id and those that begin a new leader epoch. Where
+    compaction has not been, no offset may be missing.
     """
     file = segment.opened()
     end = file.size
@@ -431,10 +559,11 @@ def check_segment(
     interval = segment.index_interval_bytes
     base = segment.base_offset
     expected = base
+    gaps_before = segment.gaps_before
     limit = min(base + MAX_RELATIVE_OFFSET, segment.limit_offset - 1)
     view = memoryview(buffer)
     position = indexed_at = 0
-    epoch = -1
+    epoch = epoch_end = -1
     damage: str | None = None
     max_timestamp = -1
     while position < end and damage is None:
@@ -455,12 +584,17 @@ def check_segment(
                 break
             last_offset = offset + delta
             if (
-                (offset != expected and (offset < expected or offset >= gapless_from))
+                (offset != expected and not expected < offset <= gaps_before)
                 or delta < 0
                 or last_offset > limit
             ):
                 damage = f"offsets {offset} to {last_offset} do not follow {expected - 1}"
                 break
+            if leader_epoch != epoch or offset >= epoch_end:
+                known, epoch_end = extent.epoch_at(offset), extent.epoch_end(offset)
+                if leader_epoch != known and (leader_epoch < epoch or known >= 0):
+                    damage = f"leader epoch {leader_epoch} does not follow {epoch}"
+                    break
             if timestamp > max_timestamp:
                 segment.max_timestamp = max_timestamp = timestamp
                 segment.max_timestamp_offset = last_offset

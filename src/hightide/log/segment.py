@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from hightide.core.transactions.aborted_index import AbortedIndex, AbortedTransaction
 from hightide.log.disk import Disk, File
-from hightide.log.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex
+from hightide.log.index import MAX_RELATIVE_OFFSET, OFFSET_ENTRY_BYTES, OffsetIndex, TimeIndex
 from hightide.wire.batch import HEADER, HEADER_BYTES, LOG_OVERHEAD, MAGIC, BatchHeader
 from hightide.wire.errors import Corrupt
 
@@ -53,6 +53,10 @@ class Slice(NamedTuple):
     length: int
     end_offset: int = -1
     """All batches of the slice end before this offset. The slice may stop earlier than that."""
+    segment: Segment | None = None
+    """Set if the bytes may come from the disk: a consumer gets them after a check only."""
+    offset: int = -1
+    """The offset that the first batch holds."""
 
 
 class Segment:
@@ -65,17 +69,20 @@ class Segment:
         "_times",
         "aborted",
         "base_offset",
+        "checked_ms",
         "created_ms",
         "directory",
         "disk",
         "file",
         "files",
         "first_timestamp",
+        "gaps_before",
         "index_interval_bytes",
         "is_indexed_on_disk",
         "limit_offset",
         "max_timestamp",
         "max_timestamp_offset",
+        "trusted_from",
         "used",
     )
 
@@ -90,6 +97,12 @@ class Segment:
         self.file: File | None = None
         self.used = False
         self.index_interval_bytes = 4096
+        # Compaction may have removed records before this offset.
+        self.gaps_before = MAX_OFFSET
+        # This process wrote the bytes from this position on. Others may have changed on the disk.
+        self.trusted_from = MAX_OFFSET
+        # When every batch was last checked.
+        self.checked_ms = 0
         # Whether the index files were forced to disk after the segment was sealed.
         self.is_indexed_on_disk = False
         self.created_ms = 0
@@ -113,6 +126,8 @@ class Segment:
         """Create an empty segment with an empty file."""
         segment = cls(disk, directory, base_offset, 0, files)
         segment.file = disk.create(segment.path(LOG))
+        segment.trusted_from = 0
+        segment.checked_ms = now_ms
         segment.start_empty(now_ms)
         segment.aborted = AbortedIndex()
         # Files that a crash left under these names belong to batches that are gone.
@@ -188,6 +203,7 @@ class Segment:
                 raise Corrupt(f"{self.path(LOG)} has no index files")
             offsets.load(self.disk, self.size)
             times.load(self.disk)
+            self._check_last_time(offsets, times)
         except Corrupt as damage:
             if self.size:
                 _log.warning("rebuilding an index: %s", damage)
@@ -196,6 +212,18 @@ class Segment:
         self._offsets, self._times = offsets, times
         if self.max_timestamp == UNKNOWN:
             self.max_timestamp, self.max_timestamp_offset = times.last()
+
+    def _check_last_time(self, offsets: OffsetIndex, times: TimeIndex) -> None:
+        """Compare the last entry of a time index with its batch: retention depends on it."""
+        timestamp, offset = times.last()
+        if not times.timestamps:
+            return
+        position = self._walk_to(offset, offsets.position_for(offset))
+        if position == self.size:
+            raise Corrupt(f"{times.path} has an offset that its segment does not have")
+        header = next(self.headers(position))[1]
+        if (header.max_timestamp, header.last_offset) != (timestamp, offset):
+            raise Corrupt(f"{times.path} does not agree with the batch at offset {offset}")
 
     def rebuild_indexes(self) -> None:
         """Rebuild both indexes from the batches and replace the files."""
@@ -352,6 +380,8 @@ class Segment:
                 if magic != MAGIC or length < _MIN_LENGTH or base_offset < self.base_offset:
                     raise Corrupt(f"there is no batch at byte {position + at} of {file.path}")
                 if base_offset + delta >= offset:
+                    if base_offset > self.gaps_before and base_offset > offset >= self.base_offset:
+                        raise Corrupt(f"{file.path} has no batch with offset {offset}")
                     if base_offset > offset and position + at == started_at != 0:
                         raise Corrupt(f"the index of {file.path} points past offset {offset}")
                     return position + at
@@ -396,6 +426,28 @@ class Segment:
             offset = header.last_offset + 1
         return offset
 
+    def tail_offset(self) -> int:
+        """Return the offset after the last batch. This reads the last index entry and the batches
+        after it, and leaves the file closed if it was."""
+        was_open = self.file is not None
+        start = 0
+        path = self.path(OFFSET_INDEX)
+        if self._offsets is None and self.disk.exists(path):
+            index = self.disk.open(path)
+            if index.size >= OFFSET_ENTRY_BYTES:
+                entry = index.read(index.size - OFFSET_ENTRY_BYTES, OFFSET_ENTRY_BYTES)
+                start = int.from_bytes(entry[4:], "big")
+        elif self._offsets is not None:
+            start = self._offsets.boundary_before(self.size)
+        offset = self.base_offset
+        try:
+            for _, header in self.headers(start if start < self.size else 0):
+                offset = header.last_offset + 1
+        finally:
+            if not was_open:
+                self.files.forget(self)
+        return offset
+
     def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
         """Yield position and header of each batch from `position` on, without checking CRCs."""
         file = self.opened()
@@ -405,7 +457,11 @@ class Segment:
             at = 0
             while at + HEADER_BYTES <= len(block):
                 header = BatchHeader._make(HEADER.unpack_from(block, at))
-                if header.magic != MAGIC or header.batch_length < _MIN_LENGTH:
+                if (
+                    header.magic != MAGIC
+                    or header.batch_length < _MIN_LENGTH
+                    or not 0 <= header.last_offset - self.base_offset <= MAX_RELATIVE_OFFSET
+                ):
                     raise Corrupt(f"there is no batch at byte {position + at} of {file.path}")
                 if position + at + header.size > end:
                     raise Corrupt(f"{file.path} ends inside a batch at byte {position + at}")

@@ -21,6 +21,7 @@ from hightide.core.partition.producer_state import ProducerStates
 from hightide.core.transactions.aborted_index import AbortedIndex, AbortedTransaction
 from hightide.core.transactions.open_transactions import PartitionTransactions
 from hightide.log.disk import Disk, DiskFailed
+from hightide.log.leader_epochs import LeaderEpochs
 from hightide.log.producer_snapshots import follow, newest_snapshot, remove_snapshots, replay
 from hightide.log.segment import (
     LOG,
@@ -37,6 +38,20 @@ from hightide.wire.crc import crc32c
 
 _log = logging.getLogger(__name__)
 
+_COPY_BYTES = 1024 * 1024
+
+
+class LogParts(NamedTuple):
+    """The state a log starts from: loaded by `recovery`, or empty from `Log.create`."""
+
+    segments: list[Segment]
+    start_offset: int
+    end_offset: int
+    recovery_point: int
+    epochs: LeaderEpochs
+    transactions: PartitionTransactions
+    settled_at: int = -1
+
 
 class TimestampedRecord(NamedTuple):
     """A record that was looked up by its timestamp."""
@@ -50,6 +65,7 @@ class Segments(Sequence[Segment]):
     """The segments of one log, oldest first. The last one is the active segment."""
 
     __slots__ = (
+        "_gaps_before",
         "_index_interval_bytes",
         "_segments",
         "bases",
@@ -76,6 +92,7 @@ class Segments(Sequence[Segment]):
         self._segments = segments
         self.bases = [segment.base_offset for segment in segments]
         self._index_interval_bytes = 4096
+        self._gaps_before = MAX_OFFSET
         # Where readers continue: offset -> segment and position.
         self.hints: dict[int, tuple[Segment, int]] = {}
         # The end offset for which all files are complete, as after a clean shutdown; else -1.
@@ -125,9 +142,17 @@ class Segments(Sequence[Segment]):
         for segment in self._segments:
             segment.index_interval_bytes = index_interval_bytes
 
+    def set_gaps_before(self, offset: int) -> None:
+        """Compaction may have removed records before `offset`, and none after it."""
+        self._gaps_before = offset
+        for segment in self._segments:
+            segment.gaps_before = offset
+
     def activate(self) -> Segment:
         """Prepare the last segment for appends and return it."""
         segment = self._segments[-1]
+        segment.trusted_from = min(segment.trusted_from, segment.size)
+        segment.gaps_before = self._gaps_before
         segment.limit_offset = MAX_OFFSET
         segment.is_indexed_on_disk = False
         segment.index_interval_bytes = self._index_interval_bytes
@@ -145,6 +170,7 @@ class Segments(Sequence[Segment]):
             sealed.sync_indexes()
         segment = Segment.create(self.disk, self.directory, base_offset, self.files, now_ms)
         sealed.limit_offset = base_offset
+        sealed.trusted_from = MAX_OFFSET
         try:
             sealed.flush_indexes()
             self.write_snapshot(base_offset, snapshot)
@@ -212,10 +238,32 @@ class Segments(Sequence[Segment]):
         after = first + len(old)
         assert self._segments[first:after] == old
         new.limit_offset = old[-1].limit_offset
-        new.index_interval_bytes = self._index_interval_bytes
-        self._segments[first:after] = [new]
-        self.bases[first:after] = [new.base_offset]
+        self._put(first, after, [new])
         self.close_files(old)
+
+    def split(self, old: Segment, parts: list[Segment]) -> None:
+        """Put the intact parts of a damaged segment in its place."""
+        first = self._segments.index(old)
+        self._put(first, first + 1, parts)
+        self.close_files([old])
+
+    def insert(self, new: Segment) -> None:
+        """Add a segment with records that were missing. An empty segment there gives way."""
+        first = bisect_right(self.bases, new.base_offset)
+        after = first
+        if first and self.bases[first - 1] == new.base_offset:
+            first -= 1
+        empty = self._segments[first:after]
+        assert not any(segment.size for segment in empty)
+        self._put(first, after, [new])
+        self.close_files(empty)
+
+    def _put(self, first: int, after: int, new: list[Segment]) -> None:
+        for segment in new:
+            segment.index_interval_bytes = self._index_interval_bytes
+            segment.gaps_before = self._gaps_before
+        self._segments[first:after] = new
+        self.bases[first:after] = [segment.base_offset for segment in new]
 
     def close_files(self, segments: Sequence[Segment]) -> None:
         """Close the files of segments that are dropped, or of all before the log is renamed."""
@@ -233,6 +281,20 @@ class Segments(Sequence[Segment]):
         segment = self._segments[index]
         position = segment.locate(offset)
         return index, position, segment.next_offset(position)
+
+    def save_from(self, index: int, position: int, aside: str) -> None:
+        """Copy the log files from a `truncation_point` on to the directory `aside`."""
+        self.disk.make_directory(aside)
+        for segment in self._segments[index:]:
+            source = segment.opened()
+            if position < source.size:
+                copy = self.disk.create(f"{aside}/{file_name(segment.base_offset, LOG)}")
+                for at in range(position, source.size, _COPY_BYTES):
+                    copy.append(source.read(at, min(_COPY_BYTES, source.size - at)))
+                copy.sync()
+            position = 0
+        self.disk.sync_directory(aside)
+        self.disk.sync_directory("")
 
     def truncate(self, index: int, position: int, end_offset: int) -> None:
         """Cut the log at a `truncation_point`, with the producer snapshots after it."""

@@ -41,7 +41,8 @@ class ZooKeeperSettings(Settings):
     )
     zookeeper_connection_timeout_ms: int | None = setting(
         default=None,
-        doc="Timeout of the connection to ZooKeeper; zookeeper.session.timeout.ms if not set.",
+        doc="How long a starting broker waits for ZooKeeper before it exits; if not set, it waits"
+        " until ZooKeeper answers, and logs that it waits.",
         at_least=1,
     )
     zookeeper_max_in_flight_requests: int = setting(
@@ -167,6 +168,12 @@ class ReplicationSettings(Settings):
         default=None,
         doc="Number of threads that move replicas between log directories.",
         later="replicas cannot move between log directories",
+    )
+    unclean_recovery_timeout_ms: long = setting(
+        default=5 * MINUTE_MS,
+        doc="How long a partition waits for the logs of the last ISR and ELR before the controller"
+        " logs an error that says what is missing. It goes on waiting.",
+        at_least=1,
     )
     unclean_leader_election_interval_ms: long = setting(
         default=5 * MINUTE_MS,

@@ -32,6 +32,19 @@ class LogSettings(Settings):
     log_dirs: names | None = setting(
         default=None, doc="Log directories; a new partition goes to the one with the fewest."
     )
+    log_dir_reserve_bytes: long = setting(
+        default=8 * 1024 * 1024,
+        doc="Space that each log directory reserves for checkpoints, recovery and a clean shutdown"
+        " when its disk is full. 0 reserves nothing.",
+        at_least=0,
+    )
+    log_dir_full_timeout_ms: long = setting(
+        default=3000,
+        doc="How long the disk of a log directory may be full before the leaders on it hand their"
+        " leadership over. Followers leave the ISR at once.",
+        scope=CLUSTER,
+        at_least=0,
+    )
     num_partitions: int = setting(
         default=1, doc="Default number of partitions of a new topic.", at_least=1
     )
@@ -48,6 +61,7 @@ class LogSettings(Settings):
     message_max_bytes: int = for_topics("max.message.bytes")
     min_insync_replicas: int = for_topics("min.insync.replicas")
     unclean_leader_election_enable: bool = for_topics("unclean.leader.election.enable")
+    unclean_recovery_strategy: str = for_topics("unclean.recovery.strategy")
     compression_type: str = for_topics("compression.type")
     compression_gzip_level: int = for_topics("compression.gzip.level")
     compression_lz4_level: int = for_topics("compression.lz4.level")
@@ -135,6 +149,26 @@ class LogSettings(Settings):
         default=MAX_LONG,
         doc="Time between two checks for logs to flush; also the value of log.flush.interval.ms if"
         " that is not set.",
+        at_least=0,
+    )
+    log_scrub_interval_ms: long = setting(
+        default=7 * 24 * 60 * MINUTE_MS,
+        doc="Time within which the CRC of every record batch on disk is checked, so that damage is"
+        " found and repaired while other replicas are intact; -1: never.",
+        scope=CLUSTER,
+        at_least=-1,
+    )
+    log_scrub_bytes_per_second: long = setting(
+        default=10 * 1024 * 1024,
+        doc="How fast the scrub reads. It ends in time only if all logs are smaller than this times"
+        " log.scrub.interval.ms.",
+        scope=CLUSTER,
+        at_least=1024,
+    )
+    log_damaged_retention_ms: long = setting(
+        default=7 * 24 * 60 * MINUTE_MS,
+        doc="How long damaged files are kept, in directories whose names end in -damaged.",
+        scope=CLUSTER,
         at_least=0,
     )
     log_flush_offset_checkpoint_interval_ms: int = setting(

@@ -237,6 +237,15 @@ class Topic(Settings):
         scope=CLUSTER,
         inherits=("unclean.leader.election.enable",),
     )
+    unclean_recovery_strategy: str = setting(
+        default="Balanced",
+        doc="What happens if no replica is known to have all committed records. Balanced waits for"
+        " all members of the last ISR and ELR and elects the longest log; Aggressive elects the"
+        " longest log of the live replicas; None leaves it to an administrator.",
+        scope=CLUSTER,
+        one_of=("None", "Balanced", "Aggressive"),
+        inherits=("unclean.recovery.strategy",),
+    )
 
     @classmethod
     def check(cls, overrides: Mapping[str, str]) -> None:

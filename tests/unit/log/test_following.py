@@ -275,3 +275,40 @@ def test_a_follower_that_loses_power_comes_back_with_a_beginning_of_its_leader(
     assert now in (contents(leader)[: len(now)], contents(other)[: len(now)])
     assert len(now) >= len(kept)
     assert newest(found.producers) == newest(replayed(found)[0])
+
+
+def test_committed_records_that_the_leader_lost_are_set_aside():
+    disk = MemoryDisk()
+    _, log = new_log(disk)
+    for number in range(20):
+        append(log, batch([b"%d" % number * 60]))
+    before = dict(enumerate(contents(log)))
+    log.high_watermark = 15
+    log.truncate_to(12, NOW)
+    kept = b"".join(
+        disk.read_file(f"t-0.{NOW}-damaged/{name}")
+        for name in sorted(disk.list(f"t-0.{NOW}-damaged"))
+    )
+    assert kept == b"".join(before[number] for number in range(12, 20))
+
+
+def test_records_that_were_not_committed_are_not_set_aside():
+    disk = MemoryDisk()
+    _, log = new_log(disk)
+    for number in range(20):
+        append(log, batch([b"%d" % number * 60]))
+    log.high_watermark = 12
+    log.truncate_to(12, NOW)
+    assert not [name for name in disk.list("") if name.endswith("-damaged")]
+
+
+def test_a_log_that_is_emptied_below_its_high_watermark_is_set_aside_whole():
+    disk = MemoryDisk()
+    _, log = new_log(disk)
+    for number in range(20):
+        append(log, batch([b"%d" % number * 60]))
+    before = b"".join(contents(log))
+    log.high_watermark = 20
+    log.restart_at(0, NOW)
+    names = sorted(disk.list(f"t-0.{NOW}-damaged"))
+    assert b"".join(disk.read_file(f"t-0.{NOW}-damaged/{name}") for name in names) == before

@@ -228,6 +228,7 @@ class TestHousekeeping:
         assert checkpoint.read_offsets(disk, checkpoint.HIGH_WATERMARKS) == {("t", 0): 8}
         # Its leader has lost committed records.
         log.truncate_to(5, NOW)
+        assert disk.list(f"t-0.{NOW}-damaged").keys() == {f"{0:020}.log"}
         for _ in range(5):
             append(log, batch([b"y"]))
         again = open_log_manager(disk, topic(), has_roles=False)
