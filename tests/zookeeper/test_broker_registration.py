@@ -193,14 +193,25 @@ def test_a_broker_without_zookeeper_names_the_address_and_ends(tmp_path):
     assert f"tried {hosts} for 1500 ms" in log
 
 
-def test_a_broker_waits_for_a_zookeeper_that_starts_late(tmp_path):
+def test_a_broker_waits_for_a_zookeeper_that_starts_late_and_says_so(tmp_path):
     server = servers.Embedded(tmp_path / "zookeeper")
-    settings = {"broker.id": 1, "zookeeper.connection.timeout.ms": 30_000}
+    settings = {"broker.id": 1, "zookeeper.session.timeout.ms": 1000}
     try:
         with lone_broker(server.hosts, tmp_path, settings, "--port", "0") as broker:
-            # Its logs are locked, so it is about to connect to ZooKeeper.
-            eventually((tmp_path / "data" / ".lock").exists)
+            # Five sessions long.
+            waiting = f"waiting for ZooKeeper at {server.hosts} for 5 s, last error: "
+            eventually(lambda: waiting in broker.log.read_text())
             server.start()
             assert broker.wait_until_it_listens()
     finally:
         server.kill()
+
+
+def test_a_broker_that_waits_for_zookeeper_stops_promptly(tmp_path):
+    with lone_broker(f"{HOST}:{free_port()}", tmp_path, {"broker.id": 1}, "--port", "0") as broker:
+        # Its logs are locked, so it is about to connect to ZooKeeper.
+        eventually((tmp_path / "data" / ".lock").exists)
+        began = time.monotonic()
+        assert broker.stop() == 0
+        assert time.monotonic() - began < 5
+        assert "stopped during the start" in broker.log.read_text()

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import ssl
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -62,6 +63,9 @@ A = TypeVar("A")
 
 _CLOSE_S = 2.0
 """How long `close` waits for the server's confirmation."""
+
+_REPORT_S = 5
+"""How often a wait for a connection is logged."""
 
 _Watches = dict[str, dict[Watch, None]]
 """Watch callbacks by path. Dicts as ordered sets: a watch armed twice is called once."""
@@ -119,7 +123,7 @@ class ZooKeeperClient:
         hosts: str,
         *,
         session_timeout_ms: int = 18_000,
-        connection_timeout_ms: int = 18_000,
+        connection_timeout_ms: int | None = 18_000,
         call_timeout_ms: int | None = None,
         credentials: str | None = None,
         tls: ClientTls | None = None,
@@ -134,7 +138,7 @@ class ZooKeeperClient:
         broker: if that session is still alive, it is closed first, with its ephemerals.
 
         Raises ConnectionLoss if no server answers in time, AuthFailed if the server refuses the
-        credentials.
+        credentials. Without a `connection_timeout_ms` it waits until a server answers.
         """
         servers, chroot = _parse(hosts)
         context = None if tls is None else tls.context()
@@ -171,11 +175,20 @@ class ZooKeeperClient:
         # After a pause of the process (SIGSTOP) this may run before the lease timer.
         return SessionState.DOUBTFUL if is_good and self._lease_left_s() <= 0 else self._state
 
+    clock_s = staticmethod(clock)
+
+    def sure_until_s(self) -> float:
+        is_good = self._state in (SessionState.CONNECTED, SessionState.SUSPENDED)
+        return self._kazoo.lease_renewed_at + self.timeout_ms / 1000 if is_good else 0.0
+
     def on_state(self, listener: StateListener) -> None:
         self._listeners.append(listener)
 
-    async def connected(self, timeout_ms: int) -> None:
-        """Wait until the state is CONNECTED; raise NotConnected after `timeout_ms`."""
+    async def connected(self, timeout_ms: int | None) -> None:
+        """Wait until the state is CONNECTED; raise NotConnected after `timeout_ms`, if it is given.
+
+        A wait of several seconds is logged, again and again.
+        """
         if self._state is SessionState.CONNECTED:
             return
         if self._is_closing:
@@ -184,16 +197,31 @@ class ZooKeeperClient:
             raise AuthFailed(detail=f"by {self._servers}")
         waiting = self._loop.create_future()
         self._waiting_for_connection.append(waiting)
+        reporting = self._loop.create_task(self._report_wait())
         try:
-            async with asyncio.timeout(timeout_ms / 1000):
+            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
                 await waiting
         except TimeoutError:
-            trouble = self._kazoo.log.trouble or "no response"
             raise NotConnected(
-                detail=f"tried {self._servers} for {timeout_ms} ms, last error: {trouble}"
+                detail=f"tried {self._servers} for {timeout_ms} ms, last error: {self._trouble}"
             ) from None
         finally:
+            reporting.cancel()
             self._waiting_for_connection.remove(waiting)
+
+    async def _report_wait(self) -> None:
+        waited_s = 0
+        while True:
+            await asyncio.sleep(_REPORT_S)
+            waited_s += _REPORT_S
+            _log.warning(
+                "waiting for ZooKeeper at %s for %d s, last error: %s",
+                *(self._servers, waited_s, self._trouble),
+            )
+
+    @property
+    def _trouble(self) -> str:
+        return self._kazoo.log.trouble or "no response"
 
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
         check_path(path)
@@ -353,11 +381,12 @@ class ZooKeeperClient:
 
     # Requests.
 
-    async def _begin(self, chroot: str, creates_chroot: bool, timeout_ms: int) -> None:
+    async def _begin(self, chroot: str, creates_chroot: bool, timeout_ms: int | None) -> None:
         """Wait for a session and a first response in it, which proves it, and create the chroot."""
-        deadline = self._loop.time() + timeout_ms / 1000
+        deadline = math.inf if timeout_ms is None else self._loop.time() + timeout_ms / 1000
         while True:
-            await self.connected(max(1, round((deadline - self._loop.time()) * 1000)))
+            left_ms = (deadline - self._loop.time()) * 1000
+            await self.connected(None if left_ms == math.inf else max(1, round(left_ms)))
             try:
                 if await self.exists(chroot or "/") is None and creates_chroot:
                     await ensure_path(self, chroot)

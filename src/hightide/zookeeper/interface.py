@@ -46,6 +46,16 @@ class SessionState(Enum):
 StateListener = Callable[[SessionState], None]
 
 
+class Lease(Protocol):
+    """How long a session certainly lives, by the client's own clock."""
+
+    def clock_s(self) -> float:
+        """Return the time, by a clock that also runs while the host sleeps."""
+
+    def sure_until_s(self) -> float:
+        """Return when the session may have expired; 0 if it may have ended already."""
+
+
 class ZooKeeper(Protocol):
     """A ZooKeeper session. Every call may raise SessionLost or ConnectionLoss."""
 

@@ -25,6 +25,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from kazoo.client import KazooClient
@@ -34,12 +35,14 @@ from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.serialization import CloseInstance, Connect
 from kazoo.protocol.states import EventType, KeeperState
 
+from hightide import tcp
+
 _log = logging.getLogger(__name__)
 
 # The pauses between attempts double from the first to the longest, ± 40 %. kazoo's default grows to
 # an hour; these leave time to reach a server before the session expires.
 _FIRST_PAUSE_S = 0.05
-_LONGEST_PAUSE_S = 2.0
+_LONGEST_PAUSE_S = 0.5
 _PAUSE_S = 1.0
 # For the handshake kazoo allows a server its share of the session timeout, however short that is,
 # and the whole timeout if there is only one server. But a starting ZooKeeper may accept a
@@ -54,9 +57,8 @@ _ENDS = (KeeperState.EXPIRED_SESSION, KeeperState.AUTH_FAILED, KeeperState.CLOSE
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
-def clock() -> float:
-    """Return seconds of a clock that also runs while this host sleeps, as the server's does."""
-    return time.clock_gettime(_CLOCK)
+clock: Callable[[], float] = partial(time.clock_gettime, _CLOCK)
+"""Return seconds of a clock that also runs while this host sleeps, as the server's does."""
 
 
 class SessionKey(NamedTuple):
@@ -187,8 +189,11 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     ) -> socket.socket:
         # An unreachable host must leave time for the other servers before the session expires.
         timeout_s = max(timeout / self._server_count, _LEAST_HANDSHAKE_S)
+        timeout_s = min(timeout_s, tcp.CONNECT_MS / 1000)
         connection = socket.create_connection(address, timeout_s)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # Reading everything again after a reconnect is dear, so a short silence breaks nothing.
+        tcp.peer_options(connection, max(tcp.SILENCE_MS, round(timeout * 1000 / 3)))
         if self._tls is None:
             return connection
         return self._tls.wrap_socket(connection, server_hostname=hostname)

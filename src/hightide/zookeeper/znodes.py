@@ -322,8 +322,8 @@ def _replicas(payload: Payload, key: str, required: bool = True) -> dict[int, tu
 class PartitionState(NamedTuple):
     """/brokers/topics/T/partitions/P/state; the znode's version is the partition epoch.
 
-    `elr`, `last_known_leader`, `broker_epochs` and `recovery_epoch` are Hightide's own fields; see
-    core/partition/state.py.
+    `elr`, `last_known_leader`, `last_known_elr`, `broker_epochs` and `recovery_epoch` are fields of
+    Hightide; see core/partition/state.py.
     """
 
     leader: int
@@ -335,6 +335,7 @@ class PartitionState(NamedTuple):
     last_known_leader: int = -1
     broker_epochs: Mapping[int, int] = _NO_EPOCHS
     recovery_epoch: int = -1
+    last_known_elr: tuple[int, ...] = ()
 
     def encode(self) -> bytes:
         fields = {
@@ -357,6 +358,8 @@ class PartitionState(NamedTuple):
             }
         if self.recovery_epoch != -1:
             fields["recovery_epoch"] = self.recovery_epoch
+        if self.last_known_elr:
+            fields["last_known_elr"] = list(self.last_known_elr)
         return to_json(fields)
 
     @classmethod
@@ -373,6 +376,7 @@ class PartitionState(NamedTuple):
             payload.int32("last_known_leader", default=-1),
             {epochs.int32_key(broker): epochs.number_text(broker) for broker in epochs},
             payload.int32("recovery_epoch", default=-1),
+            tuple(payload.int32s("last_known_elr", default=[])),
         )
 
 

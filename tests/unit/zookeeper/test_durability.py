@@ -141,7 +141,7 @@ DAMAGE = {
     "miscount": "UPDATE node SET num_children=7 WHERE path='/a'",
     "from the future": "UPDATE committed SET zxid=0",
     "no zxid": "DELETE FROM committed",
-    "relative": "INSERT INTO node VALUES('x',x'',x'',0,0,0,0,0,0,0,0,0,0,0)",
+    "relative": "INSERT INTO node VALUES('x',x'',x'',0,0,0,0,0,0,0,0,0,0,0,0)",
     "blob for a path": "UPDATE node SET path=x'00' WHERE path='/a/b'",
     "text for a number": "UPDATE node SET czxid='soon' WHERE path='/a/b'",
     "no session": "UPDATE node SET ephemeral_owner=99 WHERE path='/a/b'",
@@ -155,7 +155,7 @@ def damaged(file: Path, kind: str):
         file.write_bytes(b"certainly not a database" * 100)
     elif kind == "newer":
         database = sqlite3.connect(file)
-        database.execute("PRAGMA user_version=2")
+        database.execute("PRAGMA user_version=3")
         database.close()
     else:
         asyncio.run(create_a_child(file))

@@ -71,6 +71,24 @@ def test_a_database_of_an_earlier_version_keeps_its_name(zookeeper_process, tmp_
     assert os.listdir(data) == ["coordination.db"]
 
 
+def test_a_damaged_database_is_refused_with_what_to_do(zookeeper_process, tmp_path):
+    process = zookeeper_process()
+    with RawClient(process.address) as client:
+        client.create("/topic", b"topic-id-0123456789")
+    process.signal(signal.SIGTERM)
+    assert process.end()[0] == OK
+    file = tmp_path / "data" / "zookeeper.db"
+    content = file.read_bytes()
+    assert content.count(b"topic-id-0123456789") == 1
+    file.write_bytes(content.replace(b"topic-id-0123456789", b"topic-id-0123456788"))
+    code, output, errors = zookeeper_process(listens=False).end()
+    assert (code, output) == (FAILED, "")
+    assert str(file) in errors
+    assert "the checksum of '/topic' is wrong" in errors
+    assert "hightide zookeeper restore BACKUP --to DIRECTORY" in errors
+    assert "Traceback" not in errors
+
+
 def test_in_memory_nothing_is_kept(zookeeper_process, tmp_path):
     process = zookeeper_process("--memory")
     with RawClient(process.address) as client:

@@ -13,6 +13,7 @@ import logging
 import socket
 from typing import TYPE_CHECKING
 
+from hightide import tcp
 from hightide.zookeeper.committer import Committer
 from hightide.zookeeper.server.client_connection import Connection
 from hightide.zookeeper.server.four_letter_words import Words
@@ -67,6 +68,8 @@ class ZooKeeperServer:
         except BaseException:
             await self._committer.close()
             raise
+        for listening in self._listener.sockets:
+            tcp.listen_options(listening)
         self._expiry = asyncio.create_task(sessions.expire())
         self._expiry.add_done_callback(self._expiry_ended)
         host, port = self._listener.sockets[0].getsockname()[:2]
