@@ -70,8 +70,12 @@ class ServiceProcess:
     failure: ClassVar[type[ServiceFailed]]
     name = "the process"
 
-    def __init__(self, arguments: Sequence[str], log: Path, name: str = "") -> None:
+    def __init__(
+        self, arguments: Sequence[str], log: Path, name: str = "", *, wrapper: Sequence[str] = ()
+    ) -> None:
         self.arguments = list(arguments)
+        self.wrapper = list(wrapper)
+        """A command that runs the child's command in its own process, such as `ip netns exec`."""
         self.log = log
         self.name = name or type(self).name
         self.address = ""
@@ -109,7 +113,8 @@ class ServiceProcess:
         watched, self._lifeline = os.pipe()
         # -P keeps the current directory off the child's path: a file there with the name of an
         # imported module must not be loaded.
-        command = [sys.executable, "-P", "-m", self.module, *self.command, *self.arguments]
+        command = [*self.wrapper, sys.executable, "-P", "-m", self.module]
+        command += [*self.command, *self.arguments]
         try:
             with self.log.open("ab") as log:
                 self._child = subprocess.Popen(
@@ -126,13 +131,20 @@ class ServiceProcess:
 
     def wait_until_it_listens(self, timeout_s: float = START_S) -> str:
         """Wait until a launched child serves, and return its `host:port`."""
+        address = self.listens_within(timeout_s)
+        if not address:
+            self.kill()
+            raise self._failed(f"did not start within {timeout_s:g} s")
+        return address
+
+    def listens_within(self, timeout_s: float) -> str:
+        """Wait until a launched child serves; return its `host:port`, "" if it takes longer."""
         deadline = time.monotonic() + timeout_s
         output = b""
         while True:
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([self], [], [], left)[0]:
-                self.kill()
-                raise self._failed(f"did not start within {timeout_s:g} s")
+                return ""
             part = os.read(self.fileno(), 4096)
             if not part:
                 raise self.died()

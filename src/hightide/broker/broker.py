@@ -30,6 +30,7 @@ from hightide.broker.groups import GroupPartitions
 from hightide.broker.handlers.init_producer_id import ProducerIds
 from hightide.broker.handlers.produce import Shapes
 from hightide.broker.housekeeping_task import Housekeeping
+from hightide.broker.membership.contact import Contact
 from hightide.broker.membership.controlled_shutdown import transfer_leadership
 from hightide.broker.membership.dynamic_configs import BrokerConfigs, ConfigChanges, TopicConfigs
 from hightide.broker.membership.fenced_session import FencedSession
@@ -43,17 +44,19 @@ from hightide.broker.membership.identity import (
 )
 from hightide.broker.membership.registration import register
 from hightide.broker.membership.watch_loop import WatchLoop
-from hightide.broker.membership.zookeeper_connection import connection_timeout_ms, write_session_key
+from hightide.broker.membership.zookeeper_connection import write_session_key
 from hightide.broker.metadata_cache import BrokerAddress, MetadataCache
 from hightide.broker.network.connection import Connection
 from hightide.broker.network.dispatch import Dispatch, advertised, served_versions
 from hightide.broker.network.server import Server
+from hightide.broker.replication.disk_monitor import DiskMonitor
 from hightide.broker.replication.flusher import Flusher
 from hightide.broker.replication.isr_changes import IsrChanges
 from hightide.broker.replication.peers import Peers
 from hightide.broker.replication.replica import Replica
 from hightide.broker.replication.replica_fetcher import ReplicaFetchers
 from hightide.broker.replication.replica_manager import ReplicaManager
+from hightide.broker.replication.replica_repair import ReplicaRepair
 from hightide.broker.replication.replication_throttle import ReplicationThrottle
 from hightide.broker.replication.state_changes import StateChanges
 from hightide.broker.transactions import TransactionPartitions
@@ -156,6 +159,7 @@ class Broker:
             self._watchdog = Watchdog(loop, client.timeout_ms, self._loop_hung)
             self._watchdog.start()
         self._housekeeping.start()
+        self._disk_monitor.start()
         self._ticks = loop.create_task(self._tick())
         await self._wait_for_state()
         self._dispatch.open(self._server)
@@ -168,12 +172,17 @@ class Broker:
                 return await step()
             except (ConnectionLoss, SessionLost) as failure:
                 log.warning("%s; waiting for ZooKeeper", failure)
-                await self._client.connected(connection_timeout_ms(self.settings))
+                await self._client.connected(self.settings.zookeeper_connection_timeout_ms)
 
     async def _identify(self, known: Identity | None) -> None:
         """Find out the cluster id and the broker id, and read the settings."""
-        self._zookeeper = FencedSession(self._client, self._client.session_id)
-        cluster_id, self.broker_id = await identify(self._zookeeper, known, self.settings)
+        self._zookeeper = zookeeper = FencedSession(self._client, self._client.session_id)
+        self._contact = Contact(
+            self._client, zookeeper, lambda: self._state_changes.applied_epoch == self.broker_epoch
+        )
+        self.replica_manager.in_doubt = self._contact.in_doubt
+        self.replica_manager.since_ms = lambda: self.monotonic_ms() - self._client.timeout_ms
+        cluster_id, self.broker_id = await identify(zookeeper, known, self.settings)
         self._assemble(cluster_id)
         await self._config_changes.begin()
         await self.broker_configs.read()
@@ -239,10 +248,7 @@ class Broker:
         self.transactions = TransactionPartitions(self)
         self.replica_manager.on_role = self._internal_role_changed
         self._state_changes.on_topics = self.groups.topics_changed
-        self._isr_changes = IsrChanges(
-            self.broker_id, self._epoch, self.controller_channel.alter_partition
-        )
-        self.replica_manager.on_proposal = self._isr_changes.propose
+        self._connect_replicas()
         self.election = ControllerElection(zookeeper, self.broker_id, self.now_ms)
         self.election.on_change = self._controller_changed
         self.controller = ControllerService(
@@ -251,6 +257,7 @@ class Broker:
             self.broker_id,
             settings,
             self.controller_channel.publish,
+            self.controller_channel.read_logs,
             self._listener,
             random=self._random,
             new_id=self.environment.new_id,
@@ -259,7 +266,37 @@ class Broker:
         self._reconnect_loop = WatchLoop("the cluster after a reconnect", self._reconnected)
         self._watch_loops = (self.election.watch_loop, self._config_changes.watch_loop)
         self._housekeeping = Housekeeping(self.log_manager, self.now_ms)
+        self._watch_disks()
         self._is_assembled = True
+
+    def _connect_replicas(self) -> None:
+        """Let replicas propose ISRs and report failures to the controller."""
+        channel, failures = self.controller_channel, self.replica_manager.failures
+        self._isr_changes = IsrChanges(self.broker_id, self._epoch, channel.alter_partition)
+        self.replica_manager.on_proposal = self._isr_changes.propose
+        failures.on_change = self._fetchers.resume
+        failures.connect(self.broker_id, self._epoch, channel.report_failures)
+        self._repair = ReplicaRepair(
+            self.broker_id,
+            self.replica_manager,
+            self.peers,
+            lambda broker_id: self.metadata_image.endpoint(broker_id, self._listener),
+        )
+        self.replica_manager.on_log = self._repair.watch
+        reads = self._server.checked_reads
+        reads.find_log, reads.now_ms = self.log_manager.log_of, self.now_ms
+
+    def _watch_disks(self) -> None:
+        self._disk_monitor = DiskMonitor(
+            self.broker_id,
+            self.log_manager,
+            self.replica_manager,
+            self._fetchers,
+            lambda: self.settings,
+            self.now_ms,
+            self.monotonic_ms,
+        )
+        self._server.on_read_failure = self._disk_monitor.read_failed
 
     def monotonic_ms(self) -> int:
         """Milliseconds of a clock that is never set, for durations."""
@@ -281,6 +318,7 @@ class Broker:
         for watch_loop in (self._reconnect_loop, *self._watch_loops):
             await watch_loop.stop()
         await self._housekeeping.stop()
+        await self._disk_monitor.stop()
         self.log_manager.close(self.now_ms(), self.broker_epoch)
         if self._opened is not None:
             await self._opened.close()
@@ -290,6 +328,9 @@ class Broker:
             self._ticks.cancel()
         await self.controller.stop()
         await self._isr_changes.stop()
+        await self.replica_manager.failures.stop()
+        await self._repair.stop()
+        await self._state_changes.stop()
         await self._fetchers.stop()
         await self.groups.stop()
         await self.transactions.stop()
@@ -327,6 +368,7 @@ class Broker:
     # -- the ZooKeeper session -------------------------------------------------------------
 
     def _session_changed(self, state: SessionState) -> None:
+        self._contact.changed()
         if self._is_stopping:
             return
         if state is SessionState.CONNECTED:
@@ -360,6 +402,8 @@ class Broker:
         self.broker_epoch = await register(here, self.broker_id, registration)
         self._registered_in = session_id
         self._zookeeper.admit(session_id)
+        self.replica_manager.failures.controller_changed()
+        self._contact.changed()
         log.info("registered as broker %d, in epoch %d", self.broker_id, self.broker_epoch)
         if self._directory is not None:
             write_session_key(self._directory, self._client.session_key)
@@ -391,6 +435,7 @@ class Broker:
     def _controller_changed(self) -> None:
         self.metadata.controller_id = self.election.controller_id
         self.controller.election_changed()
+        self.replica_manager.failures.controller_changed()
 
     async def receive_state(self, request: PublishStateRequest) -> PublishStateResponse:
         """Apply the state of the cluster that the controller publishes."""

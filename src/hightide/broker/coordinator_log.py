@@ -13,12 +13,14 @@ append, when it calls `settle`.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from hightide.wire.batch import BatchHeader, batches
-from hightide.wire.errors import ErrorCode, KafkaError
+from hightide.log.disk import DiskFailed
+from hightide.wire.batch import BatchHeader, batches, check
+from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from hightide.broker.replication.flusher import Flusher
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 _CHUNK_BYTES = 64 * 1024
 
 Visit = Callable[[BatchHeader, memoryview], None]
+
+log_ = logging.getLogger(__name__)
 
 
 class CoordinatorLogClosed(Exception):
@@ -70,29 +74,74 @@ class CoordinatorLog:
         log = self.replica.log
         offset = log.start_offset
         while offset < log.end_offset:
-            offset = self._replay_chunk(offset, visit)
+            try:
+                offset = self._replay_chunk(offset, visit)
+            except KafkaError as failure:
+                if isinstance(failure, DiskFailed):
+                    log.disk_failed(failure)
+                if log.failure is None:
+                    raise
+                await self._until(lambda: False)  # another replica leads soon
             await asyncio.sleep(0)
             self._raise_if_closed()
-        while self.replica.high_watermark < offset:
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-            self._raise_if_closed()
+        await self._until(lambda: self.replica.high_watermark >= offset)
         # Markers before `offset` have been replayed; the later ones are reported.
         while self._callbacks and self._callbacks[0].end_offset <= offset:
             self._callbacks.popleft()
         self._is_replayed = True
 
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+            self._raise_if_closed()
+
     def _replay_chunk(self, offset: int, visit: Visit) -> int:
         """Visit the next batches; return the offset after them."""
         log = self.replica.log
-        found = log.read(max(offset, log.start_offset), _CHUNK_BYTES, log.end_offset)
+        try:
+            found = log.read(max(offset, log.start_offset), _CHUNK_BYTES, log.end_offset)
+        except KafkaError as refusal:
+            return self._after_hole(offset, refusal)
         if found is None:
             return log.end_offset  # compaction has removed all records up to the end
         data = memoryview(found.file.read(found.position, found.length))
         for at, header in batches(data):
+            if found.segment is not None:
+                self._check(data, at, header)
             visit(header, data[at : at + header.size])
             offset = header.last_offset + 1
         return offset
+
+    def _check(self, data: memoryview, at: int, header: BatchHeader) -> None:
+        """Check a batch that comes from the disk."""
+        log = self.replica.log
+        try:
+            check(data, at, at + header.size, stored=True)
+        except Corrupt as damage:
+            log.damage.suspect(
+                [log.segments[log.segments.index_of(header.base_offset)]], str(damage)
+            )
+            raise
+
+    def _after_hole(self, offset: int, refusal: KafkaError) -> int:
+        """Return where to continue after records that are damaged here.
+
+        Another replica is about to lead if there is one in sync.  Without one, the state without
+        these records is the best that there is, and a coordinator that waits helps no client.
+        """
+        replica = self.replica
+        hole = replica.log.damage.hole_at(offset)
+        if hole is None or replica.has_others_in_sync:
+            raise refusal
+        log_.error(
+            "%s-%d: the coordinator goes on without the records at %s, which are damaged: commits"
+            " and transactions in them are lost",
+            replica.topic,
+            replica.partition,
+            hole,
+        )
+        return hole.end
 
     def _raise_if_closed(self) -> None:
         if self.is_closed:

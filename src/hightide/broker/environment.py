@@ -18,10 +18,10 @@ from hightide.broker.network.server import listening_socket
 from hightide.log.disk import Disk, MemoryDisk, RealDisk
 from hightide.settings import Broker as Settings
 from hightide.zookeeper.client import SessionKey
-from hightide.zookeeper.interface import ZooKeeper
+from hightide.zookeeper.interface import Lease, ZooKeeper
 
 
-class ZooKeeperSession(ZooKeeper, Protocol):
+class ZooKeeperSession(ZooKeeper, Lease, Protocol):
     """A ZooKeeper session, with the methods for the broker that opened it."""
 
     @property
@@ -29,7 +29,7 @@ class ZooKeeperSession(ZooKeeper, Protocol):
 
     def abandon(self, timeout_ms: int = 1000) -> bool: ...
 
-    async def connected(self, timeout_ms: int) -> None: ...
+    async def connected(self, timeout_ms: int | None) -> None: ...
 
 
 class OpenedZooKeeper(Protocol):

@@ -110,8 +110,8 @@ def health(bootstrap: Bootstrap = LOCALHOST, output: OutputOption = Output.TABLE
     """List what is wrong with the cluster; exit code 3 if anything is.
 
     Problems are: no controller, a partition without a leader, an ISR below min.insync.replicas, a
-    replica that is out of sync or lost committed records, a broker with replicas that is not
-    alive, and a broker that does not answer.
+    replica that is out of sync, lost committed records, or is on a disk that is full or failed, a
+    broker with replicas that is not alive, and a broker that does not answer.
     """
 
     async def run(admin: Admin) -> Health:

@@ -43,6 +43,9 @@ Kafka's default, five seconds, ten members take that long to get their assignmen
 CALM_S = 10.0
 """A ZooKeeper server that dies twice within this time is not restarted."""
 
+REPORT_S = 10.0
+"""How often a process that does not serve yet is reported."""
+
 DESCRIPTION = """\
 Start a local cluster and keep it running until Ctrl-C.
 
@@ -201,12 +204,17 @@ class LocalCluster:
         return [self.zookeeper, *self.brokers]
 
     def start(self) -> None:
-        """Start all processes at once: the brokers wait for ZooKeeper."""
+        """Start all processes at once: the brokers wait for ZooKeeper.
+
+        A slow start is reported and not ended: a process that cannot start ends by itself, and
+        Ctrl-C ends the wait.
+        """
         for process in self.processes:
             make_room(process.log)
             process.launch()
         for process in self.processes:
-            process.wait_until_it_listens()
+            while not process.listens_within(REPORT_S):
+                say(f"hightide: waiting for {process.name}: {process.last_lines(1)}")
 
     def watch(self) -> None:
         """Return when no broker is left.

@@ -23,12 +23,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import socket
 import ssl
 import struct
 from collections.abc import Callable
 from typing import Any, Self, TypeVar, cast
 
-from hightide import __version__
+from hightide import __version__, tcp
 from hightide.client.security import PLAINTEXT, Security
 from hightide.wire import frame
 from hightide.wire.codec import decode
@@ -80,18 +81,18 @@ class Connection(asyncio.BufferedProtocol):
         timeout_ms: int = TIMEOUT_MS,
         max_response_bytes: int = MAX_RESPONSE_BYTES,
         security: Security = PLAINTEXT,
+        is_peer: bool = False,
     ) -> Self:
-        """Connect, learn the broker's API versions, and authenticate if `security` says so."""
-        loop = asyncio.get_running_loop()
+        """Connect, learn the broker's API versions, and authenticate if `security` says so.
+
+        With `is_peer`, a cut of the network closes the connection, and ends the attempt to connect,
+        within seconds (`hightide/tcp.py`): the caller connects again at once.
+        """
         connection = cls(host, port, client_id, max_response_bytes)
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                await loop.create_connection(lambda: connection, host, port, ssl=security.tls)
-        except TimeoutError:
-            why = f"{host}:{port} did not accept a connection within {timeout_ms} ms."
-            raise ConnectionFailed(why) from None
-        except OSError as error:
-            raise ConnectionFailed(f"Cannot connect to {host}:{port}: {_why(error)}") from error
+        if is_peer:
+            await connection._connect_to_peer(host, port, timeout_ms)
+        else:
+            await connection._connect(host, port, timeout_ms, security.tls)
         try:
             await connection._negotiate(timeout_ms)
             if security.sasl is not None:
@@ -103,6 +104,40 @@ class Connection(asyncio.BufferedProtocol):
             connection.close()
             raise
         return connection
+
+    async def _connect(
+        self, host: str, port: int, timeout_ms: int, tls: ssl.SSLContext | None = None
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await loop.create_connection(lambda: self, host, port, ssl=tls)
+        except TimeoutError:
+            why = f"{host}:{port} did not accept a connection within {timeout_ms} ms."
+            raise ConnectionFailed(why) from None
+        except OSError as error:
+            raise ConnectionFailed(f"Cannot connect to {host}:{port}: {_why(error)}") from error
+
+    async def _connect_to_peer(self, host: str, port: int, timeout_ms: int) -> None:
+        """Look up the addresses, which may take long, and connect to one, which may not."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (TimeoutError, OSError) as error:
+            raise ConnectionFailed(f"Cannot find the address of {host}: {_why(error)}") from error
+        addresses = list(dict.fromkeys(str(where[0]) for *_, where in found))
+        for address in addresses:
+            try:
+                await self._connect(address, port, min(timeout_ms, tcp.CONNECT_MS))
+                break
+            except ConnectionFailed:
+                if address == addresses[-1]:
+                    raise
+        assert self._transport is not None
+        connected = self._transport.get_extra_info("socket")
+        if connected is not None:
+            tcp.peer_options(connected)
 
     async def _negotiate(self, timeout_ms: int) -> None:
         request = ApiVersionsRequest(

@@ -11,7 +11,7 @@ import random
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -177,12 +177,13 @@ class Cluster:
             self._arguments(broker_id, port),
             self._file(f"broker-{broker_id}.log"),
             f"broker {broker_id}",
+            wrapper=self.wrapper(broker_id),
         )
         self._brokers[broker_id] = _Broker(port, process)
         process.launch()
 
     def _arguments(self, broker_id: int, port: int) -> list[str]:
-        arguments = ["--host", HOST, "--port", str(port)]
+        arguments = ["--host", self.host(broker_id), "--port", str(port)]
         settings: dict[str, object] = {"broker.id": broker_id}
         if self._memory:
             arguments.append("--memory")
@@ -206,7 +207,7 @@ class Cluster:
     @property
     def bootstrap(self) -> str:
         """The `bootstrap.servers` of a client."""
-        return ",".join(f"{HOST}:{broker.port}" for broker in self._brokers.values())
+        return self._addresses(self._brokers)
 
     @property
     def brokers(self) -> list[int]:
@@ -217,6 +218,14 @@ class Cluster:
     def zookeeper(self) -> str:
         """The hosts of a ZooKeeper client."""
         return self._ensemble or f"{HOST}:{self._zookeeper_port}"
+
+    def host(self, broker_id: int = 1) -> str:  # noqa: ARG002 - a subclass may have one for each
+        """The address of the broker, without the port."""
+        return HOST
+
+    def wrapper(self, broker_id: int = 1) -> list[str]:  # noqa: ARG002 - likewise
+        """The command that starts the broker's command, such as `ip netns exec`; empty for none."""
+        return []
 
     def port(self, broker_id: int = 1) -> int:
         return self._brokers[broker_id].port
@@ -279,9 +288,9 @@ class Cluster:
         """Run an admin client, in a thread, because the caller may have a running event loop."""
         from hightide.client.admin import Admin
 
-        responsive = ",".join(
-            f"{HOST}:{broker.port}"
-            for broker in self._brokers.values()
+        responsive = self._addresses(
+            broker_id
+            for broker_id, broker in self._brokers.items()
             if broker.process.is_running() and not broker.process.is_paused
         )
 
@@ -290,6 +299,11 @@ class Cluster:
                 return await question(admin)
 
         return _in_thread(ask)
+
+    def _addresses(self, broker_ids: Iterable[int]) -> str:
+        return ",".join(
+            f"{self.host(broker_id)}:{self.port(broker_id)}" for broker_id in broker_ids
+        )
 
     # -- faults ----------------------------------------------------------------------------
 

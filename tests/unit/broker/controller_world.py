@@ -17,7 +17,7 @@ from hightide.broker.controller.controller_election import ControllerElection
 from hightide.broker.membership.registration import register
 from hightide.client.broker_connection import ConnectionFailed
 from hightide.core.metadata.image import MetadataImage
-from hightide.core.partition.state import PartitionState
+from hightide.core.partition.state import NO_BROKER, PartitionState
 from hightide.settings import Broker as Settings
 from hightide.wire.codec import decode, encode
 from hightide.wire.errors import ErrorCode
@@ -27,9 +27,13 @@ from hightide.wire.messages.replication import (
     AlterPartitionRequestTopic,
     BrokerState,
     ControlledShutdownRequest,
+    LogInfoResponseTopic,
+    PartitionLogInfo,
     PublishedEndpoint,
     PublishStateRequest,
     PublishStateResponse,
+    ReplicaLogInfoRequest,
+    ReplicaLogInfoResponse,
 )
 from hightide.zookeeper import znodes
 from hightide.zookeeper.in_memory import InMemoryZooKeeper
@@ -127,6 +131,20 @@ class Peer:
         self.knows_its_epoch = True
         self.pause: asyncio.Event | None = None
         self.in_flight = 0
+        self.log_end = 0
+
+    def log_info(self, topic_id: uuid.UUID, index: int) -> PartitionLogInfo:
+        topic = self.metadata_image.topic_by_id(topic_id)
+        state = None if topic is None else topic.partitions.get(index)
+        if state is None or state.leader != NO_BROKER:
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            return PartitionLogInfo(partition_index=index, error_code=code)
+        return PartitionLogInfo(
+            partition_index=index,
+            leader_epoch=state.leader_epoch,
+            last_epoch=0,
+            end_offset=self.log_end,
+        )
 
 
 class World:
@@ -203,6 +221,22 @@ class World:
             peer.metadata_image.check()
         return PublishStateResponse(error_code=received.error_code)
 
+    async def read_logs(
+        self, broker_id: int, _endpoint: PublishedEndpoint | None, request: ReplicaLogInfoRequest
+    ) -> ReplicaLogInfoResponse:
+        """Answer like a broker; its logs end at `Peer.log_end`."""
+        peer = self.peers.get(broker_id)
+        if peer is None or not peer.is_reachable:
+            raise ConnectionFailed(f"host-{broker_id} cannot be reached")
+        topics = [
+            LogInfoResponseTopic(
+                topic_id=topic.topic_id,
+                partitions=[peer.log_info(topic.topic_id, index) for index in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+        return ReplicaLogInfoResponse(broker_epoch=peer.epoch, topics=topics)
+
     # -- controllers -----------------------------------------------------------------------
 
     async def candidate(self, broker_id: int = 100) -> ControllerService:
@@ -215,6 +249,7 @@ class World:
             broker_id,
             lambda: self.settings,
             self.deliver,
+            self.read_logs,
             LISTENER,
             random=self.random,
             new_id=self.new_id,

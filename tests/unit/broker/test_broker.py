@@ -183,16 +183,26 @@ def test_logs_of_a_topic_that_is_not_published_are_set_aside_once_it_is_deleted(
     run(test)
 
 
-def test_a_log_of_a_former_topic_of_the_same_name_is_not_served(tmp_path: Path):
+def test_a_log_with_another_topic_id_is_kept_and_not_served(tmp_path: Path):
     async def test():
         async with running(tmp_path) as broker:
             await create(broker, "t")
             append(broker, "t", b"old")
-        other = tmp_path / "t-0" / "partition.metadata"
-        other.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ")
+        file = tmp_path / "t-0" / "partition.metadata"
+        right = file.read_text()
+        file.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ")
+        (tmp_path / "topic-id-checkpoint").unlink()
         async with running(tmp_path) as broker:
-            assert broker.replica_manager.get(b"t", 0).log.end_offset == 0
-        assert list(tmp_path.glob("t-0.*-stray"))
+            replica = broker.replica_manager.get(b"t", 0)
+            assert replica.leader is None
+            assert "belongs to topic id AAAAAAAAAAAAAAAAAAAAAQ" in replica.failure.why
+        assert not list(tmp_path.glob("t-0.*"))
+        file.write_text(right)
+        (tmp_path / "topic-id-checkpoint").unlink(missing_ok=True)
+        async with running(tmp_path) as broker:
+            replica = broker.replica_manager.get(b"t", 0)
+            assert replica.leader is not None
+            assert replica.log.end_offset == 1
 
     run(test)
 

@@ -11,12 +11,13 @@ from typing import Any, cast
 import pytest
 
 from hightide.broker.network import server as server_module
-from hightide.broker.network.connection import SERVING, Connection
+from hightide.broker.network.connection import SERVING, Connection, Slot
 from hightide.broker.network.server import Server
 from hightide.log.disk import RealDisk
 from hightide.log.segment import Slice
 from hightide.settings import Broker, Listener
 from tests.support.eventually import eventually_async
+from tests.support.failing_disk import FailingDisk
 
 HEADER = b"\0\0\0\0\0\0\0\1"
 Serve = Callable[[Connection, bytes], object]
@@ -263,6 +264,39 @@ def test_a_log_that_is_truncated_under_a_response_drops_the_connection(tmp_path:
             await client.send(frame(b""))
             await asyncio.wait_for(client.reader.read(), 10)
             assert s.connections[0].is_closed
+
+    run(test)
+
+
+def test_a_read_error_ends_only_the_connection_whose_response_is_sent():
+    """Also if the request of another connection completes that response."""
+    disk = FailingDisk()
+    file = disk.create("log")
+    file.append(b"x" * 10_000)
+    waiting: list[tuple[Connection, Slot]] = []
+    failed: list[str] = []
+
+    def serve(connection: Connection, payload: bytes) -> object:
+        if payload == b"wait":
+            waiting.append((connection, connection.defer()))
+            return None
+        disk.fails = {"read"}
+        for other, slot in waiting:
+            other.complete(slot, [b"head", Slice(file, 0, 10_000)])
+        return payload
+
+    async def test():
+        async with serving(serve) as it:
+            it.server.on_read_failure = lambda path, _failure: failed.append(path)
+            one, other = await it.connect(), await it.connect()
+            await one.send(frame(b"wait"))
+            await eventually_async(lambda: bool(waiting))
+            await other.send(frame(b"hello"))
+            assert await other.read(5) == b"hello"
+            assert await one.closed()
+            await other.send(frame(b"again"))
+            assert await other.read(5) == b"again"
+            assert failed == [file.path]
 
     run(test)
 

@@ -18,15 +18,16 @@ from hightide.log.segment import OpenFiles
 from hightide.settings import Broker as Settings
 from hightide.settings import Topic as TopicSettings
 from hightide.wire.batch import Record, build, records
-from hightide.wire.errors import ErrorCode, KafkaError
+from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
+from tests.support.failing_disk import FailingDisk
 
 NOW_MS = 1_700_000_000_000
 LIVE = {1: 10, 2: 20}
 ALONE, PAIR = (1,), (1, 2)
 
 
-def partition(replicas: ReplicaManager | None = None) -> Replica:
-    disk = MemoryDisk()
+def partition(replicas: ReplicaManager | None = None, disk: MemoryDisk | None = None) -> Replica:
+    disk = disk or MemoryDisk()
     disk.make_directory("__consumer_offsets-0")
     settings = {"cleanup.policy": "compact", "segment.bytes": "1000"}
     config = TopicSettings.effective(Settings(), settings)
@@ -70,6 +71,45 @@ def test_the_whole_log_is_replayed_over_all_segments():
         write(replica, *values)
         assert len(replica.log.segments) > 2
         assert await replayed(coordinator_log_of(replica)) == values
+
+    asyncio.run(scenario())
+
+
+def test_damaged_records_without_a_copy_are_left_out():
+    async def scenario() -> None:
+        replica = partition()
+        lead(replica)
+        values = [b"%d" % i * 30 for i in range(50)]
+        write(replica, *values)
+        replica.log.damage.lost(5, 10)
+        assert await replayed(coordinator_log_of(replica)) == values[:5] + values[10:]
+
+    asyncio.run(scenario())
+
+
+def test_damaged_records_with_a_copy_are_waited_for():
+    async def scenario() -> None:
+        replica = partition()
+        lead(replica, PAIR)
+        write(replica, b"a", b"b")
+        replica.log.damage.lost(1, 2)
+        with pytest.raises(KafkaError) as caught:
+            await replayed(coordinator_log_of(replica))
+        assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+
+    asyncio.run(scenario())
+
+
+def test_a_batch_that_was_damaged_on_disk_is_not_replayed():
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        replica = partition(disk=disk)
+        lead(replica)
+        write(replica, *(b"%d" % i * 30 for i in range(50)))
+        disk.open("__consumer_offsets-0/00000000000000000000.log").data[80] ^= 1
+        with pytest.raises(Corrupt):
+            await replayed(coordinator_log_of(replica))
+        assert list(replica.log.damage.suspects) == [replica.log.segments[0]]
 
     asyncio.run(scenario())
 
@@ -213,3 +253,21 @@ def test_the_owner_is_notified_of_each_role_change():
     replica.follow(PartitionState(PAIR, 2, 1, PAIR, partition_epoch=1))
     replicas.remove(replica)
     assert changes == [(True, True), (False, True), (False, True)]
+
+
+def test_a_log_that_fails_while_it_is_replayed_waits_for_the_end_of_the_role():
+    async def scenario() -> None:
+        disk = FailingDisk()
+        replica = partition(disk=disk)
+        lead(replica)
+        write(replica, b"a", b"b")
+        disk.fails = {"read"}
+        loading = asyncio.create_task(replayed(coordinator_log_of(replica)))
+        await asyncio.sleep(0.01)
+        assert not loading.done()
+        assert replica.log.failure is not None
+        replica.rest(None)
+        with pytest.raises(CoordinatorLogClosed):
+            await loading
+
+    asyncio.run(scenario())

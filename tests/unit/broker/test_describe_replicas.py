@@ -7,9 +7,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from hightide.broker.handlers.describe_replicas import describe_replicas
+from hightide.broker.replication.replica_failures import ReplicaFailure
 from hightide.core.partition.follower import Follower
 from hightide.core.partition.leader import Leader
-from hightide.core.partition.state import NO_BROKER, PartitionState
+from hightide.core.partition.state import NO_BROKER, FailureKind, PartitionState
 from hightide.wire.codec import decode, encode
 from hightide.wire.messages.replicas import (
     DescribeReplicasRequest,
@@ -24,7 +25,7 @@ LOG = SimpleNamespace(
 )
 
 
-def replica(index, *, state=STATE, leader=None, follower=None, lost_records=0):
+def replica(index, *, state=STATE, leader=None, follower=None, lost_records=0, failure=None):
     return SimpleNamespace(
         topic="orders",
         topic_id=ID,
@@ -32,6 +33,7 @@ def replica(index, *, state=STATE, leader=None, follower=None, lost_records=0):
         log=LOG,
         high_watermark=15,
         lost_records=lost_records,
+        failure=failure,
         state=state,
         leader=leader,
         follower=follower,
@@ -99,6 +101,12 @@ def test_a_follower_reports_why_it_has_stopped():
         (2, False, 9),
         (2, True, 0),
     ]
+
+
+def test_a_replica_that_cannot_be_served_says_why():
+    failure = ReplicaFailure(FailureKind.FULL, "the disk of /data is full")
+    found = described(replica(0), replica(1, failure=failure))
+    assert [one.failure for one in found] == ["", "full: the disk of /data is full"]
 
 
 def test_a_replica_without_a_role_waits():

@@ -279,3 +279,47 @@ def test_a_fetch_without_a_session_gets_everything_and_leaves_nothing_behind():
     assert leader.news() == {0: (0, 0, 0), 1: (0, 0, 1)}
     assert not leader[0].purgatory.followers
     assert not leader[1].purgatory.followers
+
+
+# -- what a request proves -------------------------------------------------------------------------
+
+
+def heard_ms(broker: Leader) -> int | None:
+    leader = broker[0].leader
+    assert leader is not None
+    return broker[0].purgatory.heard_ms(leader).get(FOLLOWER)
+
+
+def test_a_request_proves_that_the_follower_followed_at_the_response_before_the_last():
+    broker = Leader(1)
+    times = []
+    for nth in range(6):
+        times.append(broker.time_ms)
+        broker.ask({0: 0} if nth == 0 else {}, wait_ms=0)
+        if nth >= 2:
+            assert heard_ms(broker) == times[nth - 2]
+        broker.time_ms += 100
+
+
+def test_requests_that_waited_while_the_leader_was_paused_prove_nothing_new():
+    broker = Leader(1)
+    for nth in range(4):
+        broker.ask({0: 0} if nth == 0 else {}, wait_ms=0)
+        broker.time_ms += 100
+    before = broker.time_ms
+    broker.time_ms += 20_000
+    # The follower sends at most one request ahead of a response.
+    broker.ask({}, wait_ms=0)
+    broker.ask({}, wait_ms=0)
+    known = heard_ms(broker)
+    assert known is not None
+    assert known < before
+
+
+def test_a_follower_that_has_left_the_partition_proves_nothing():
+    broker = Leader(2)
+    for nth in range(4):
+        broker.ask({0: 0, 1: 0} if nth == 0 else {}, wait_ms=0)
+    assert heard_ms(broker) is not None
+    broker.ask({}, forgotten=(0,), wait_ms=0)
+    assert heard_ms(broker) is None

@@ -5,6 +5,7 @@ from hightide.broker.replication.replica_manager import ReplicaManager
 from hightide.core.partition.follower import Action
 from hightide.core.partition.isr import Proposal
 from hightide.core.partition.state import NO_BROKER
+from hightide.log.disk import DiskFailed
 from hightide.wire.errors import ErrorCode
 from hightide.wire.hot.replica_fetch_codec import ReceivedPartition
 from tests.unit.broker.replica_world import (
@@ -73,6 +74,25 @@ def test_a_follower_truncates_where_its_log_diverges_from_the_leaders():
     for _ in range(5):
         append(replica)
     replica.follow(state(leader=2, epoch=1))
+    assert respond(replica, received(diverging=(0, 3))) is Action.TRUNCATE
+    assert replica.log.end_offset == 3
+
+
+def test_a_truncation_that_a_full_disk_refuses_is_tried_again():
+    replica = make()
+    lead(replica)
+    for _ in range(5):
+        append(replica)
+    replica._set_high_watermark(5)
+    replica.follow(state(2, 1))
+
+    def no_space() -> None:
+        raise DiskFailed("checkpoint", "writing to", "no space left on device", harmless=True)
+
+    replica.log.offsets_lowered, works = no_space, replica.log.offsets_lowered
+    assert respond(replica, received(diverging=(0, 3))) is Action.BACK_OFF
+    assert replica.log.end_offset == 5
+    replica.log.offsets_lowered = works
     assert respond(replica, received(diverging=(0, 3))) is Action.TRUNCATE
     assert replica.log.end_offset == 3
 

@@ -296,6 +296,16 @@ def test_it_is_told_beforehand_what_an_unclean_election_does():
         OFFLINE, report(2, end_offset=80), report(3, end_offset=95), live=frozenset({2, 3})
     )
     assert expected(some) == (
+        3,
+        "would be elected with records up to 95; replicas 1 did not report theirs",
+    )
+    newer = partition(
+        OFFLINE,
+        report(2, end_offset=80, last_epoch=4),
+        report(3, end_offset=95, last_epoch=3),
+        live=frozenset({2, 3}),
+    )
+    assert expected(newer) == (
         2,
         "would be elected with records up to 80; replica 3 has records up to 95;"
         " replicas 1 did not report theirs",

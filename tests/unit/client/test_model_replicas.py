@@ -130,6 +130,13 @@ def test_a_follower_that_lost_committed_records_says_so():
     assert found.losses == [lossy]
 
 
+def test_a_replica_on_a_full_disk_says_so():
+    full = report(3, failure="full: the disk of /data is full")
+    found = together(LEADER, full)
+    assert whys(found)[3].endswith("; full: the disk of /data is full")
+    assert found.failures == [full]
+
+
 def test_what_else_is_known_of_a_replica_is_said():
     state = replace(STATE, isr=(1,), elr=(2,), adding=(3,), removing=(2,))
     found = together(
@@ -225,6 +232,14 @@ def test_an_offline_partition_names_who_brings_it_back():
 def test_a_partition_needs_no_more_in_sync_than_it_has_replicas():
     alone = PartitionState((1,), 1, 0, (1,))
     assert described(cluster(partition(alone)), min_isr=2) == []
+
+
+def test_a_replica_that_its_broker_cannot_serve_is_a_problem():
+    everywhere = replace(STATE, isr=(1, 2, 3))
+    full = report(1, Role.LEADER, everywhere, failure="full: the disk of /data is full")
+    (problem,) = problems(cluster(partition(everywhere, (1, 2, 3), full)), {})
+    assert (problem.kind, problem.broker) == (ProblemKind.REPLICA_FAILED, 1)
+    assert problem.problem.endswith("is full: the disk of /data is full.")
 
 
 def test_a_replica_that_lost_committed_records_is_a_separate_problem():

@@ -27,6 +27,11 @@ from hightide.wire.messages.replicas import (
 from hightide.wire.messages.replication import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
+    FailedPartition,
+    FailedTopic,
+    LogInfoRequestTopic,
+    LogInfoResponseTopic,
+    PartitionLogInfo,
     PublishedBroker,
     PublishedEndpoint,
     PublishedPartition,
@@ -34,6 +39,10 @@ from hightide.wire.messages.replication import (
     PublishStateRequest,
     PublishStateResponse,
     RemainingPartition,
+    ReplicaLogInfoRequest,
+    ReplicaLogInfoResponse,
+    ReportFailuresRequest,
+    ReportFailuresResponse,
 )
 
 ID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
@@ -223,6 +232,43 @@ BYTES = [
         "00000001 0000000000000002 0000000000000003 0000000000000004 00",
     ),
     (OpenMarkerConnectionResponse(error_code=77), 0, "004d 00"),
+    (
+        ReportFailuresRequest(
+            broker_id=3,
+            broker_epoch=258,
+            topics=[
+                FailedTopic(topic_id=ID, partitions=[FailedPartition(partition_index=5, kind=2)])
+            ],
+        ),
+        0,
+        "00000003 0000000000000102 02 00112233445566778899aabbccddeeff 02 00000005 02 00 00 00",
+    ),
+    (ReportFailuresResponse(error_code=41), 0, "0029 00"),
+    (
+        ReplicaLogInfoRequest(topics=[LogInfoRequestTopic(topic_id=ID, partitions=[5])]),
+        0,
+        "02 00112233445566778899aabbccddeeff 02 00000005 00 00",
+    ),
+    (
+        ReplicaLogInfoResponse(
+            broker_epoch=258,
+            topics=[
+                LogInfoResponseTopic(
+                    topic_id=ID,
+                    partitions=[
+                        PartitionLogInfo(
+                            partition_index=5, leader_epoch=7, last_epoch=6, end_offset=9
+                        ),
+                        PartitionLogInfo(partition_index=6, error_code=56),
+                    ],
+                )
+            ],
+        ),
+        0,
+        "0000000000000102 02 00112233445566778899aabbccddeeff"
+        " 03 00000005 0000 00000007 00000006 0000000000000009 00"
+        "    00000006 0038 ffffffff ffffffff ffffffffffffffff 00 00 00",
+    ),
 ]
 
 

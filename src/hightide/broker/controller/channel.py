@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from hightide.broker.handlers.inter_broker import replica_log_info
 from hightide.client.broker_connection import ConnectionFailed
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.replication import (
@@ -19,12 +20,17 @@ from hightide.wire.messages.replication import (
     PublishedEndpoint,
     PublishStateRequest,
     PublishStateResponse,
+    ReplicaLogInfoRequest,
+    ReplicaLogInfoResponse,
+    ReportFailuresRequest,
+    ReportFailuresResponse,
 )
 
 if TYPE_CHECKING:
     from hightide.broker.broker import Broker
 
 _CONTROLLER_TIMEOUT_MS = 5_000
+_LOGS_TIMEOUT_MS = 3_000
 
 
 class ControllerChannel:
@@ -54,11 +60,32 @@ class ControllerChannel:
         )
         return response
 
+    async def read_logs(
+        self, broker_id: int, endpoint: PublishedEndpoint | None, request: ReplicaLogInfoRequest
+    ) -> ReplicaLogInfoResponse:
+        """As the controller: ask a broker, which may be this one, how far its logs reach."""
+        broker = self._broker
+        if broker_id == broker.broker_id:
+            return replica_log_info(broker, request)
+        if endpoint is None:
+            raise ConnectionFailed(f"broker {broker_id} has no listener {self._listener}")
+        response: ReplicaLogInfoResponse = await broker.peers.send(
+            endpoint, request, timeout_ms=_LOGS_TIMEOUT_MS
+        )
+        return response
+
     async def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         """Propose changes of ISRs to the controller."""
         if self._broker.election.is_controller:
             return await self._broker.controller.alter_partition(request)
         response: AlterPartitionResponse = await self._request(request)
+        return response
+
+    async def report_failures(self, request: ReportFailuresRequest) -> ReportFailuresResponse:
+        """Report the replicas that this broker cannot serve to the controller."""
+        if self._broker.election.is_controller:
+            return await self._broker.controller.report_failures(request)
+        response: ReportFailuresResponse = await self._request(request)
         return response
 
     async def controlled_shutdown(self) -> ControlledShutdownResponse:

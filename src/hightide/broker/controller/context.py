@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from hightide.core.controller.cluster_state import Partition, Topic, TopicRules
 from hightide.core.controller.controller import Controller, PartitionChange
-from hightide.core.controller.leader_election import Broker
+from hightide.core.controller.leader_election import Broker, RecoveryStrategy
 from hightide.core.partition.state import NO_BROKER, PartitionState
 from hightide.settings import Broker as Settings
 from hightide.settings import Topic as TopicSettings
@@ -26,7 +26,11 @@ from hightide.zookeeper import znodes
 from hightide.zookeeper.zookeeper_errors import MalformedZnode
 
 # The settings that elections depend on.
-_ELECTION_SETTINGS = ("min.insync.replicas", "unclean.leader.election.enable")
+_ELECTION_SETTINGS = (
+    "min.insync.replicas",
+    "unclean.leader.election.enable",
+    "unclean.recovery.strategy",
+)
 
 
 class LiveBroker(NamedTuple):
@@ -99,7 +103,9 @@ class ControllerContext:
             relevant = {name: overrides[name] for name in _ELECTION_SETTINGS if name in overrides}
             effective = TopicSettings.effective(settings, relevant)
             rules = self._rules[key] = TopicRules(
-                effective.min_insync_replicas, effective.unclean_leader_election_enable
+                effective.min_insync_replicas,
+                effective.unclean_leader_election_enable,
+                RecoveryStrategy(effective.unclean_recovery_strategy.lower()),
             )
         return rules
 
@@ -206,6 +212,7 @@ def encode_state(state: PartitionState, controller_epoch: int) -> bytes:
         state.last_known_leader,
         state.broker_epochs,
         state.recovery_epoch,
+        state.last_known_elr,
     ).encode()
 
 
@@ -240,6 +247,7 @@ def decode_state(
         stored.is_recovering,
         stored.recovery_epoch,
         {member: epoch for member, epoch in stored.broker_epochs.items() if member in isr + elr},
+        tuple(m for m in stored.last_known_elr if m in replicas and m not in isr + elr),
     )
     try:
         state.check()

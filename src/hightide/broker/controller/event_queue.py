@@ -22,6 +22,7 @@ from hightide.broker.controller.context import ControllerContext
 from hightide.broker.controller.controller_election import ControllerElection
 from hightide.broker.controller.controller_errors import NotController, kafka_error, not_controller
 from hightide.broker.controller.publisher import Publisher, Sender
+from hightide.broker.controller.recovery import LogsOfPartitions, ReadLogs, Recovery
 from hightide.broker.controller.topic_changes import TopicChanges
 from hightide.broker.controller.znode_reader import ZnodeReader
 from hightide.broker.controller.znode_writer import ZnodeWriter
@@ -56,6 +57,7 @@ class Dependencies(NamedTuple):
     listener: str
     new_id: Callable[[], uuid.UUID]
     on_unclean: Callable[[], None]
+    read_logs: ReadLogs
 
 
 class _Call(NamedTuple):
@@ -81,6 +83,14 @@ class EventQueue:
         self.topics = TopicChanges(
             zookeeper, election, self.context, self._reader, self.writer, dependencies.new_id
         )
+        self.recovery = Recovery(
+            self.context,
+            dependencies.read_logs,
+            dependencies.listener,
+            dependencies.settings,
+            self._logs_read,
+            lambda: self.schedule("recovery"),
+        )
         self._zookeeper = zookeeper
         self._election = election
         self._settings = dependencies.settings
@@ -91,6 +101,7 @@ class EventQueue:
             "settings": self._check_configs,
             "audit": self._audit,
             "balance": self._balance,
+            "recovery": self._recover,
         }
         self._scheduled: dict[str, None] = {}
         self._backoffs: dict[str, Backoff] = {}
@@ -116,6 +127,7 @@ class EventQueue:
             return
         self.is_closed = True
         self.publisher.close()
+        self.recovery.close()
         for task in self._tasks:
             task.cancel()
         for event in self._queue:
@@ -149,6 +161,12 @@ class EventQueue:
             self.close()
 
     async def _process(self, event: str | _Call) -> None:
+        changes = self.context.machine.cluster.recovery_changes
+        await self._process_event(event)
+        if self.context.machine.cluster.recovery_changes != changes:
+            self.recovery.look()
+
+    async def _process_event(self, event: str | _Call) -> None:
         if isinstance(event, _Call):
             await self._run_call(event)
             return
@@ -259,6 +277,7 @@ class EventQueue:
             self.publisher.brokers_changed()
             await self._write_plan(plan, f"controller epoch {self.epoch}")
             await self._process("topics")
+        self.recovery.look()
 
     async def _load(self) -> list[PartitionChange]:
         names = await self._zookeeper.children(znodes.TOPICS, self._topics_changed)
@@ -362,6 +381,24 @@ class EventQueue:
         damaged = [name for name, topic in self.context.topic_znodes.items() if topic.damaged]
         plan += await self.writer.reread(damaged)
         await self.writer.carry_out(plan)
+        self.recovery.audit(loop.time())
+
+    async def _recover(self) -> None:
+        self.recovery.look()
+
+    def _logs_read(self, broker_id: int, broker_epoch: int, logs: LogsOfPartitions) -> None:
+        """A broker has answered: queue the elections that follow."""
+
+        async def elect() -> None:
+            plan = self.context.machine.logs_read(broker_id, broker_epoch, logs)
+            await self._write_plan(plan, "recovery" if plan else "")
+
+        if not self.is_closed:
+            result: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            # If the queue closes, the next controller asks again.
+            result.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._queue.append(_Call(elect, result))
+            self._wakeup.set()
 
     async def _balance(self) -> None:
         plan = self.context.machine.balance(self._settings().leader_imbalance_per_broker_percentage)

@@ -18,11 +18,12 @@ from typing import NamedTuple, TypeVar
 from hightide.broker.controller.controller_election import ControllerElection
 from hightide.broker.controller.event_queue import Dependencies, EventQueue, summary
 from hightide.broker.controller.publisher import Deliver, Sender
-from hightide.core.controller.cluster_state import Partition
+from hightide.broker.controller.recovery import ReadLogs
+from hightide.core.controller.cluster_state import Failures, Partition
 from hightide.core.controller.controller import Controller, Decision, ElectionKind
 from hightide.core.controller.placement import place
 from hightide.core.controller.reassignment import target_of
-from hightide.core.partition.state import NO_BROKER, PartitionState
+from hightide.core.partition.state import NO_BROKER, FailureKind, PartitionState
 from hightide.settings import Broker as Settings
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.replication import (
@@ -33,6 +34,8 @@ from hightide.wire.messages.replication import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
     RemainingPartition,
+    ReportFailuresRequest,
+    ReportFailuresResponse,
 )
 from hightide.zookeeper.interface import ZooKeeper
 
@@ -47,6 +50,7 @@ _SHORTEST_TIMEOUT_MS = 5_000  # for clients that give a shorter timeout, or none
 # timeout of 0 can then use a new topic at once, unless a broker hangs.
 _SHORTEST_PUBLISH_S = 0.5
 _SHUTDOWN_PUBLISH_S = 1.0
+_LOGS_TIMEOUT_S = 5.0  # how long an unclean election waits for the log ends of the live brokers
 
 
 class ControllerService:
@@ -59,6 +63,7 @@ class ControllerService:
         broker_id: int,
         settings: Callable[[], Settings],
         deliver: Deliver,
+        read_logs: ReadLogs,
         listener: str,
         *,
         random: Random,
@@ -72,7 +77,7 @@ class ControllerService:
         self._random = random
         self._numbers = itertools.count(1)
         self._dependencies = Dependencies(
-            zookeeper, election, settings, listener, new_id, self._count_unclean
+            zookeeper, election, settings, listener, new_id, self._count_unclean, read_logs
         )
         self._queue: EventQueue | None = None
         self._is_stopping = False
@@ -229,6 +234,26 @@ class ControllerService:
 
         return await self._call(queue, alter, _BROKER_TIMEOUT_MS)
 
+    async def report_failures(self, request: ReportFailuresRequest) -> ReportFailuresResponse:
+        """Let other replicas lead where a broker's replica has failed, or works again."""
+        queue = self._active_queue()
+        machine = queue.context.machine
+
+        failures = _failures(request)
+
+        async def move_leaders() -> ReportFailuresResponse:
+            plan = machine.replicas_failed(request.broker_id, request.broker_epoch, failures)
+            log.info(
+                "broker %d reports %d failed replicas: %s",
+                request.broker_id,
+                len(failures),
+                summary(plan),
+            )
+            await queue.writer.carry_out(plan)
+            return ReportFailuresResponse()
+
+        return await self._call(queue, move_leaders, _BROKER_TIMEOUT_MS)
+
     async def controlled_shutdown(
         self, request: ControlledShutdownRequest
     ) -> ControlledShutdownResponse:
@@ -253,6 +278,11 @@ class ControllerService:
         self, kind: ElectionKind, partitions: Iterable[Partition] | None, *, timeout_ms: float
     ) -> dict[Partition, Decision]:
         """Elect leaders of these partitions, or of all that need one; return each result."""
+
+        partitions = None if partitions is None else list(partitions)
+        if kind == ElectionKind.UNCLEAN:
+            recovery = self._active_queue().recovery
+            await recovery.read(partitions, _LOGS_TIMEOUT_S)
 
         async def elect(queue: EventQueue) -> dict[Partition, Decision]:
             return await _write_verdicts(
@@ -406,6 +436,17 @@ def _altered_partition(
         leader_recovery_state=int(state.is_recovering),
         partition_epoch=state.partition_epoch,
     )
+
+
+def _failures(request: ReportFailuresRequest) -> Failures:
+    try:
+        return {
+            (topic.topic_id, partition.partition_index): FailureKind(partition.kind)
+            for topic in request.topics
+            for partition in topic.partitions
+        }
+    except ValueError as unknown:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, str(unknown)) from None
 
 
 def _remaining_partitions(machine: Controller, broker_id: int) -> ControlledShutdownResponse:

@@ -23,6 +23,7 @@ from hightide.broker.controller.znode_reader import ZnodeReader
 from hightide.broker.membership.watch_loop import in_groups
 from hightide.client.retry import Backoff
 from hightide.core.controller.controller import PartitionChange
+from hightide.core.controller.leader_election import RecoveryStrategy
 from hightide.core.partition.state import PartitionState
 from hightide.zookeeper import znodes
 from hightide.zookeeper.interface import ZooKeeper
@@ -152,20 +153,37 @@ class ZnodeWriter:
         before, after = change.before, change.after
         recovered = after.recovery_epoch > (-1 if before is None else before.recovery_epoch)
         # With a single replica there is no other candidate, so this is no unclean election.
-        if recovered and len(after.replicas) > 1:
-            self._on_unclean()
-            log.error(
-                "UNCLEAN ELECTION: broker %d leads %s-%d in leader epoch %d and may lack committed"
-                " records; the ISR was %s, the ELR %s, the last leader %d",
-                after.leader,
-                change.topic,
-                change.index,
-                after.leader_epoch,
-                [] if before is None else list(before.isr),
-                [] if before is None else list(before.elr),
-                -1 if before is None else max(before.leader, before.last_known_leader),
-            )
+        if recovered and before is not None and len(after.replicas) > 1:
+            self._report_recovery(change.topic, change.index, before, after)
         return follow_up
+
+    def _report_recovery(
+        self, topic: str, index: int, before: PartitionState, after: PartitionState
+    ) -> None:
+        rules = self._context.machine.topics[topic].rules
+        if rules.strategy is RecoveryStrategy.BALANCED and after.leader in before.last_known_elr:
+            log.warning(
+                "%s-%d is recovered: all members of its last ISR and ELR, %s, may have lost"
+                " records; broker %d leads in leader epoch %d, because its log is the longest",
+                topic,
+                index,
+                list(before.last_known_elr),
+                after.leader,
+                after.leader_epoch,
+            )
+            return
+        self._on_unclean()
+        log.error(
+            "UNCLEAN ELECTION: broker %d leads %s-%d in leader epoch %d and may lack committed"
+            " records; the ELR was %s, the last known ELR %s, the last leader %d",
+            after.leader,
+            topic,
+            index,
+            after.leader_epoch,
+            list(before.elr),
+            list(before.last_known_elr),
+            before.last_known_leader,
+        )
 
     def _state_write(self, change: PartitionChange) -> _Write:
         path = znodes.partition_state_path(change.topic, change.index)

@@ -19,7 +19,7 @@ from hightide.core.groups.group_rules import MINUTE_MS, MigrationPolicy, Rules
 from hightide.core.metadata.topic_names import CONSUMER_OFFSETS, partition_for
 from hightide.settings import Broker as Settings
 from hightide.wire.compression import Codec
-from hightide.wire.errors import ErrorCode
+from hightide.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from hightide.broker.broker import Broker
@@ -113,6 +113,11 @@ class GroupPartitions:
             return ErrorCode.NOT_COORDINATOR
         if found.refusal is not ErrorCode.NONE:
             return found.refusal
+        if self._broker.replica_manager.in_doubt():
+            try:
+                found.coordinator_log.replica.check_certain()
+            except KafkaError:
+                return ErrorCode.NOT_COORDINATOR
         return found
 
     def ask(

@@ -66,8 +66,11 @@ def _described(replica: Replica, now_ms: int) -> DescribedReplica:
         end_offset=log.end_offset,
         size_bytes=log.size_bytes,
         lost_records=replica.lost_records,
+        last_epoch=log.epochs.latest,
         state=None if state is None else published_partition(replica.partition, state),
     )
+    if (failure := replica.failure) is not None:
+        found.failure = f"{failure.kind.name.lower()}: {failure.why}"
     if leader is not None:
         found.role = LEADS
         found.is_under_min_isr = leader.is_under_min_isr

@@ -5,7 +5,8 @@ UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID   no such partition
 NOT_LEADER_OR_FOLLOWER                         another broker leads it; the response says which
 FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH      the client's leader epoch is older or newer than ours
 OFFSET_OUT_OF_RANGE                            below the log start or above the log end
-KAFKA_STORAGE_ERROR                            the log cannot be read
+KAFKA_STORAGE_ERROR                            the log cannot be read here
+CORRUPT_MESSAGE                                the records are damaged, without another copy
 Errors for the whole request: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH,
 FETCH_SESSION_TOPIC_ID_ERROR.
 
@@ -141,6 +142,7 @@ class ConsumerPlan(FetchPlan):
     __slots__ = (
         "_enough",
         "_from_leader_only",
+        "_in_doubt",
         "_rack",
         "_read_committed",
         "left_out",
@@ -154,6 +156,7 @@ class ConsumerPlan(FetchPlan):
         self._rack = (request.rack_id or b"").decode(errors="replace")
         self._read_committed = request.isolation_level == _READ_COMMITTED
         self._enough = enough
+        self._in_doubt = broker.replica_manager.in_doubt()
         self.left_out: TopicPartition | None = None
         """The first partition that has records but gets none, because there are enough bytes."""
         self.replicas: list[Replica] = []
@@ -179,6 +182,8 @@ class ConsumerPlan(FetchPlan):
         self, replica: Replica, topic: bytes, requested: hot.RequestedPartition
     ) -> hot.FetchedPartition:
         leader = replica.leader
+        if self._in_doubt:
+            replica.check_certain()
         if leader is None and (replica.follower is None or self._from_leader_only):
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if leader is None and not self._rack and requested.fetch_offset > replica.log.end_offset:

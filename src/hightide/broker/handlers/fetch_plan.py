@@ -52,7 +52,14 @@ class FetchPlan:
             found = replica.log.read(requested.fetch_offset, max(limit, 0), end_offset)
         except (DiskFailed, Corrupt) as error:
             log.error("cannot read %s-%d: %s", replica.topic, replica.partition, error)
+            if isinstance(error, DiskFailed):
+                replica.log.disk_failed(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR) from None
+        except KafkaError as error:
+            if error.code is ErrorCode.CORRUPT_MESSAGE and replica.has_others_in_sync:
+                # Another replica is about to lead. This error makes clients look for it.
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR) from None
+            raise
         # A batch larger than the limit is sent only if it is the first: the client must advance.
         if found is None or (found.length > limit and self.byte_count):
             return None
@@ -79,7 +86,7 @@ class FetchPlan:
     ) -> hot.FetchedPartition:
         self.is_urgent = True
         leader = None
-        if error.code in _WRONG_BROKER:
+        if error.code in _WRONG_BROKER and (replica is None or replica.leader is None):
             leader = self._leader(topic, partition)
         start_offset = -1 if replica is None else replica.log.start_offset
         return hot.FetchedPartition(

@@ -25,6 +25,7 @@ from hightide.core.partition.fetch_session import (
     SessionPartition,
     TopicPartition,
 )
+from hightide.core.partition.follower_progress import NEVER
 from hightide.core.partition.leader import Leader
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.hot import fetch_codec as hot
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 # A follower that keeps up is noted to do so this many times in `replica.lag.time.max.ms`.
 _TOUCHES = 10
+_DOUBT_AGAIN_MS = 60_000
 
 
 def fetch_as_follower(
@@ -58,16 +60,21 @@ class FollowerFetches:
     """The fetches of a follower's session, one after the other; the last may be parked."""
 
     __slots__ = (
+        "_answered_last_ms",
+        "_answered_ms",
         "_broker",
         "_connection",
         "_correlation_id",
         "_find",
+        "_last_sent",
         "_not_in_sync",
         "_request",
         "_session",
         "_version",
         "changed",
         "delayed",
+        "heard_ms",
+        "replica_id",
     )
 
     def __init__(self, broker: Broker, session: Session) -> None:
@@ -78,6 +85,16 @@ class FollowerFetches:
         # Where the follower is not in the ISR: any of its requests may show that it has caught up.
         self._not_in_sync: dict[TopicPartition, None] = {}
         self.changed: dict[TopicPartition, None] = {}
+        self.replica_id = -1
+        self.heard_ms = self._answered_ms = self._answered_last_ms = NEVER
+        """When the follower certainly followed: it had sent nothing but what arrived later.
+
+        A request may have waited long in the network, or in a buffer while this process was paused.
+        The follower sends at most one request before the response to the last.  So it has sent this
+        one after the response before the last."""
+        # The fetch offset for which records were last sent, how many times in a row, and when
+        # records of the partition were last doubted.
+        self._last_sent: dict[TopicPartition, tuple[int, int, int]] = {}
         # A session for one request ends with it.
         self.delayed = DelayedFetch(self._respond, None if session.id else self.end)
 
@@ -91,6 +108,8 @@ class FollowerFetches:
         self._version = version
         self._correlation_id = correlation_id
         self._request = request
+        self.replica_id = request.replica_id
+        self.heard_ms = self._answered_ms
         session, changed = self._session, self.changed
         for topic, indexes in request.forgotten:
             for index in indexes:
@@ -160,6 +179,11 @@ class FollowerFetches:
             del self.changed[key]
         return False
 
+    def follows(self, key: TopicPartition, leader: Leader) -> bool:
+        """Whether the follower fetches a partition in this leader epoch."""
+        known = self._session.partitions.get(key)
+        return known is not None and known.agreed is leader
+
     def _leave(self, key: TopicPartition) -> None:
         self._not_in_sync.pop(key, None)
         replica = self._find(key)
@@ -215,10 +239,14 @@ class FollowerFetches:
         topics: dict[bytes, list[hot.FetchedPartition]] = {}
         for key, remembered, result in news:
             remembered.sent(result)
+            if result.records is not None:
+                self._sent_again(key, remembered.requested.fetch_offset)
             topics.setdefault(key[0], []).append(result)
             # The follower asks for the next records of what it got, so its turn is after others.
             if key not in held_back:
                 del changed[key]
+        self._answered_ms = self._answered_last_ms
+        self._answered_last_ms = self._broker.monotonic_ms()
         return hot.encode(
             self._correlation_id,
             self._version,
@@ -262,6 +290,22 @@ class FollowerFetches:
             records,
         )
 
+    def _sent_again(self, key: TopicPartition, offset: int) -> None:
+        """Doubt records that are sent twice: the follower may have found them damaged."""
+        before, times, doubted_ms = self._last_sent.get(key, (-1, 0, -_DOUBT_AGAIN_MS))
+        times = times + 1 if before == offset else 1
+        # A request that is sent ahead may repeat an offset once.
+        if times > 2:
+            now_ms = self._broker.monotonic_ms()
+            replica = self._find(key)
+            if replica is not None and now_ms - doubted_ms >= _DOUBT_AGAIN_MS:
+                doubted_ms = now_ms
+                segments = replica.log.segments
+                segment = segments[segments.index_of(offset)]
+                why = f"broker {self._request.replica_id} fetches offset {offset} again and again"
+                replica.log.damage.suspect([segment], why)
+        self._last_sent[key] = (offset, times, doubted_ms)
+
     def _check_log(
         self, replica: Replica, remembered: SessionPartition
     ) -> tuple[Leader, tuple[int, int] | None]:
@@ -288,6 +332,8 @@ class FollowerFetches:
         if not throttle.may_serve(replica, follower_id):
             return None
         records = plan.slice(replica, requested, end_offset)
-        if records is not None:
-            throttle.served(replica, follower_id, records.length)
-        return records
+        if records is None:
+            return None
+        throttle.served(replica, follower_id, records.length)
+        # A follower checks what it gets.
+        return records if records.segment is None else records._replace(segment=None)

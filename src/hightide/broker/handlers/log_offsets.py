@@ -135,6 +135,8 @@ def _replica(broker: Broker, topic: str, partition: int, epoch: int) -> Replica:
         raise KafkaError(broker.metadata.refusal(broker.metadata.get(topic), partition))
     check_epoch(replica, epoch)
     _leader(replica)
+    if broker.replica_manager.in_doubt():
+        replica.check_certain()
     return replica
 
 

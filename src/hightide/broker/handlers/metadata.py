@@ -260,9 +260,7 @@ def _described(
                 replica_nodes=list(state.replicas),
                 isr_nodes=list(state.isr),
                 eligible_leader_replicas=list(state.elr),
-                last_known_elr=(
-                    [] if state.last_known_leader == NO_BROKER else [state.last_known_leader]
-                ),
+                last_known_elr=list(state.last_known_elr),
                 offline_replicas=image.offline_replicas(state),
             )
             for index, state in partitions

@@ -77,6 +77,15 @@ _TransactionalBatch = tuple[bytes, hot.PartitionRecords, BatchHeader]
 
 _NO_VERDICTS: Verdicts = {}
 
+# After these errors a producer sends the batch again, in the same epoch.
+_SENT_AGAIN = frozenset(
+    {
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    }
+)
+
 
 class Shape(NamedTuple):
     """What a request with certain bytes before its records means."""
@@ -151,11 +160,10 @@ def produce(
             waits: Waits = []
             context = ProduceContext(connection, correlation_id, version, acks, shape.timeout_ms)
             try:
-                if acks == _ALL:
-                    _check_isr(replica)
+                _check_writable(broker, replica, acks)
                 base, end_offset, time_ms = replica.append(buf, view, at, stop, now_ms)
             except KafkaError as error:
-                result = _refusal(replica, replica.partition, error, now_ms)
+                result = _refusal(replica, replica.partition, error, buf, at, stop, now_ms)
             else:
                 is_flushed = log_.end_offset < log_.flush_at
                 if is_flushed and acks == 0:
@@ -211,14 +219,14 @@ def _produce(
                 if whole_error is not None:
                     raise whole_error
                 replica = _check_leads(broker, replica, name, index)
-                if request.acks == _ALL:
-                    _check_isr(replica)
+                _check_writable(broker, replica, request.acks)
                 guard = _guard_for(verdicts, replica, version)
                 base, end_offset, time_ms = replica.append(
                     buf, view, records.start, records.end, now_ms, guard
                 )
             except KafkaError as error:
-                result = _refusal(replica, index, error, now_ms)
+                at, stop = records.start, records.end
+                result = _refusal(replica, index, error, buf, at, stop, now_ms)
             else:
                 start_offset = replica.log.start_offset
                 result = hot.ProducedPartition(index, 0, base, time_ms, start_offset)
@@ -247,9 +255,14 @@ def _check_leads(broker: Broker, replica: Replica | None, name: bytes, partition
     return replica
 
 
-def _check_isr(replica: Replica) -> None:
-    """Raise NOT_ENOUGH_REPLICAS if the ISR is too small for acks=all."""
+def _check_writable(broker: Broker, replica: Replica, acks: int) -> None:
+    """Raise NOT_ENOUGH_REPLICAS if the ISR is too small for acks=all, and NOT_LEADER_OR_FOLLOWER
+    if another broker may lead."""
+    if broker.replica_manager.in_doubt():
+        replica.check_certain()
     leader = replica.leader
+    if acks != _ALL:
+        return
     if leader is not None and (verdict := leader.write_error()) is not ErrorCode.NONE:
         raise KafkaError(
             verdict,
@@ -303,11 +316,26 @@ def _check_acks(request: hot.Produce) -> KafkaError | None:
 
 
 def _refusal(
-    replica: Replica | None, partition: int, error: KafkaError, now_ms: int
+    replica: Replica | None,
+    partition: int,
+    error: KafkaError,
+    buf: bytearray,
+    start: int,
+    end: int,
+    now_ms: int,
 ) -> hot.ProducedPartition:
-    """The result of an append that failed; a disk failure is logged too."""
-    if isinstance(error, DiskFailed) and replica is not None:
-        replica.report(error, now_ms)
+    """The result for the batch in buf[start:end], which was not appended."""
+    if replica is not None:
+        if isinstance(error, DiskFailed):
+            replica.report(error, now_ms)
+        if error.code in _SENT_AGAIN and end - start >= HEADER_BYTES:
+            # The producer's batches behind it, in flight already, wait for this one.
+            batch = BatchHeader._make(HEADER.unpack_from(buf, start))
+            producer_id, sequence = batch.producer_id, batch.base_sequence
+            if producer_id >= 0 and sequence >= 0:
+                replica.log.producers.refused(
+                    producer_id, batch.producer_epoch, sequence, error.code, now_ms
+                )
     return hot.ProducedPartition(partition, error.code, error_message=error.detail or None)
 
 

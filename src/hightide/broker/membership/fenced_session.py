@@ -48,6 +48,11 @@ class FencedSession:
         is_alive = self._zookeeper.state in (SessionState.CONNECTED, SessionState.SUSPENDED)
         return is_alive and self.session_id == self._admitted
 
+    @property
+    def is_admitted(self) -> bool:
+        """Whether the broker has registered in the present session."""
+        return self.session_id == self._admitted
+
     def on_state(self, listener: StateListener) -> None:
         self._zookeeper.on_state(listener)
 

@@ -69,7 +69,7 @@ async def open_zookeeper(
         client = await ZooKeeperClient.connect(
             hosts,
             session_timeout_ms=settings.zookeeper_session_timeout_ms,
-            connection_timeout_ms=connection_timeout_ms(settings),
+            connection_timeout_ms=settings.zookeeper_connection_timeout_ms,
             credentials=settings.zookeeper_credentials,
             tls=None if embedded is not None else _tls(settings),
             resume=None if directory is None else read_session_key(directory),
@@ -80,11 +80,6 @@ async def open_zookeeper(
             await asyncio.to_thread(embedded.stop)
         raise
     return ZooKeeperConnection(client, embedded)
-
-
-def connection_timeout_ms(settings: Settings) -> int:
-    """How long a starting broker waits for ZooKeeper."""
-    return settings.zookeeper_connection_timeout_ms or settings.zookeeper_session_timeout_ms
 
 
 def _start_embedded(

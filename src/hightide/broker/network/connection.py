@@ -22,6 +22,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, cast
 
 from hightide.broker.network.fetch_sizing import FetchSizing
+from hightide.log.disk import DiskFailed
 from hightide.log.segment import Slice
 from hightide.wire.errors import WireError
 from hightide.wire.hot.fetch_codec import Part
@@ -363,9 +364,19 @@ class Connection(asyncio.BufferedProtocol):
         while out and filled < room:
             part = out[0]
             if isinstance(part, Slice):
-                count = part.file.read_now_into(
-                    view[filled : min(room, filled + part.length)], part.position
-                )
+                if part.segment is not None:
+                    if not self._server.checked_reads.covers(part):
+                        self._reading_file = True
+                        self._server.checked_reads.check(part, self._part_checked)
+                        break
+                    part = part._replace(segment=None)
+                try:
+                    count = part.file.read_now_into(
+                        view[filled : min(room, filled + part.length)], part.position
+                    )
+                except DiskFailed as failure:
+                    self.read_failed(part, failure)
+                    return 0
                 if count is None:
                     self._reading_file = True
                     self._server.read_in_thread(self, part, min(part.length, room))
@@ -407,6 +418,30 @@ class Connection(asyncio.BufferedProtocol):
                 return
         if sent < len(view):
             self._transport.write(bytes(view[sent:]))
+
+    def read_failed(self, part: Slice, failure: DiskFailed) -> None:
+        """The disk cannot read the rest of a response.
+
+        Other connections are not concerned: this may run while the request of another is served.
+        """
+        self.abort(f"the log cannot be read: {failure}")
+        self._server.call_soon(self._server.on_read_failure, part.file.path, failure)
+
+    def _part_checked(self, verdict: bool | DiskFailed) -> None:
+        """A thread has checked the records that are sent next."""
+        self._reading_file = False
+        if self.is_closed:
+            return
+        part = self._out[0]
+        assert isinstance(part, Slice)
+        if isinstance(verdict, DiskFailed):
+            self.read_failed(part, verdict)
+            return
+        if not verdict:
+            self.abort("the records that it fetches are damaged")
+            return
+        self._out[0] = part._replace(segment=None)
+        self._pump()
 
     def chunk_read(self, part: Slice, data: bytes) -> None:
         """A thread has read bytes that were not in memory; `part` is still the first to send."""

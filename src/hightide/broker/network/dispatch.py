@@ -113,10 +113,12 @@ HANDLERS: dict[int, Handler] = {
     30002: describe_replicas.describe_replicas,
     30003: group_status.group_status,
     30004: transactions.open_marker_connection,
+    30005: inter_broker.report_failures,
+    30006: inter_broker.replica_log_info,
 }
 
 # Requests between brokers. A broker answers them before it knows the cluster.
-_AMONG_BROKERS = frozenset({7, 56, 30001})
+_AMONG_BROKERS = frozenset({7, 56, 30001, 30005, 30006})
 _EARLY = frozenset({API_VERSIONS, *_AMONG_BROKERS})
 
 # Left out: versions that only brokers use, and versions of a feature that is not offered, the

@@ -14,11 +14,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
+from hightide import tcp
+from hightide.broker.network.checked_reads import CheckedReads
 from hightide.broker.network.connection import STARTING, STARVED, STOPPING, Connection, Response
 from hightide.broker.network.read_ahead import ReadAhead
+from hightide.log.disk import DiskFailed
 from hightide.log.segment import Slice
 from hightide.settings import Broker, Listener
-from hightide.wire.errors import KafkaError
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +63,9 @@ class Server:
         self.scratch_view = memoryview(self.scratch)
         self.send_view = memoryview(bytearray(_SEND_BYTES))
         self.read_ahead = ReadAhead()
+        self.on_read_failure: Callable[[str, DiskFailed], None] = lambda _path, _failure: None
+        """Called with the path of a file that cannot be read."""
+        self.checked_reads = CheckedReads()
         self.starved: deque[Connection] = deque()
         self._settings = settings
         self._listen = listen or listening_socket
@@ -239,8 +244,8 @@ class Server:
             error = read.exception()
             if error is None:
                 connection.chunk_read(part, read.result())
-            elif isinstance(error, KafkaError):
-                connection.abort(f"the log cannot be read: {error}")
+            elif isinstance(error, DiskFailed):
+                connection.read_failed(part, error)
             else:
                 raise error
 
@@ -254,6 +259,7 @@ def listening_socket(host: str, port: int, backlog: int) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        tcp.listen_options(sock)
         sock.bind((host, port))
         sock.listen(backlog)
         sock.setblocking(False)

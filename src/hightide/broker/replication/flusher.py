@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable
 
 from hightide.broker.replication.replica import Replica
+from hightide.log.disk import DiskFailed
 from hightide.log.flush import Flush
 
 log = logging.getLogger(__name__)
@@ -35,20 +36,25 @@ class Flusher:
         return task
 
     async def _flush(self, replica: Replica) -> None:
-        log_ = replica.log
+        log_, is_flushed = replica.log, False
         try:
             while log_.failure is None and log_.end_offset >= log_.flush_at:
                 job = Flush(log_, sealed_only=False, done=lambda: None)
                 await asyncio.to_thread(job.run)
                 job.finish()
-                if log_.failure is None:
-                    replica.flushed(log_.recovery_point)
-                    self._wake()
+                if job.failure is not None:
+                    break
+                replica.flushed(log_.recovery_point)
+                self._wake()
+            else:
+                is_flushed = log_.failure is None
+        except DiskFailed as failure:
+            log_.disk_failed(failure)
         except Exception:
             log.exception("cannot flush %s-%d", replica.topic, replica.partition)
         finally:
             del self._running[replica]
-            if log_.failure is not None:
+            if not is_flushed:
                 replica.flush_failed()
 
     async def stop(self) -> None:

@@ -110,8 +110,14 @@ class IsrChanges:
             for partition in answered.partitions:
                 found = sent.get((answered.topic_id.bytes, partition.partition_index))
                 if found is not None and partition.error_code in _REFUSALS:
-                    found[0].refused(found[1])
+                    self._refused(*found)
         return True
+
+    def _refused(self, replica: Replica, proposal: Proposal) -> None:
+        """Tell the leader, but not at once: it may propose the same replica with its next fetch,
+        and a replica that is being repaired is refused for a long time."""
+        self._pending.pop(replica, None)
+        asyncio.get_running_loop().call_later(_RETRY_S, replica.refused, proposal)
 
 
 def _partition(index: int, proposal: Proposal) -> AlterPartitionRequestPartition:

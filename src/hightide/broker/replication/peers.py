@@ -2,6 +2,9 @@
 
 Responses come in the order of the requests, so requests that may wait long have their own
 connection: a fetch that waits for records must not delay requests of the controller.
+
+A connection that the network has cut is closed within seconds, so that requests fail and are sent
+again over a new one.  A broker that is only slow keeps its connections.
 """
 
 from __future__ import annotations
@@ -109,6 +112,7 @@ class Peers:
                 client_id=self._client_id,
                 timeout_ms=self._socket_timeout_ms(),
                 max_response_bytes=MAX_RESPONSE_BYTES,
+                is_peer=True,
             )
         except KafkaError as error:
             raise ConnectionFailed(f"{host}:{port} refused: {error}") from error

@@ -66,6 +66,12 @@ class FollowerSession(Protocol):
     delayed: DelayedFetch
     changed: dict[TopicPartition, None]
     """Partitions that have changed since the session last looked at them."""
+    replica_id: int
+    heard_ms: int
+    """When the follower certainly followed the partitions of the session."""
+
+    def follows(self, key: TopicPartition, leader: Leader) -> bool:
+        """Whether the follower fetches a partition in this leader epoch."""
 
     def has_news(self, key: TopicPartition) -> bool:
         """Whether the partition's high watermark or log start is unknown to the follower."""
@@ -408,6 +414,15 @@ class PartitionPurgatory:
         is_plain = self._stable_offset == before and stable_offset == high_watermark
         self.stable_bytes += (self.uncommitted_bytes or 1) if is_plain else ENOUGH_BYTES
         self._stable_offset = stable_offset
+
+    def heard_ms(self, leader: Leader) -> dict[int, int]:
+        """Return when each follower last certainly followed this leader."""
+        heard: dict[int, int] = {}
+        for session in self.followers:
+            if session.follows(self.key, leader):
+                known = heard.get(session.replica_id, session.heard_ms)
+                heard[session.replica_id] = max(known, session.heard_ms)
+        return heard
 
     def tell_followers(self) -> None:
         """The high watermark or the log start has moved: followers learn it soon."""

@@ -31,6 +31,7 @@ from hightide.wire.hot.replica_fetch_codec import ReceivedPartition
 
 if TYPE_CHECKING:
     from hightide.broker.coordinator_log import CoordinatorLog
+    from hightide.broker.replication.replica_failures import ReplicaFailure
     from hightide.broker.replication.replica_manager import ReplicaManager
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ class Replica:
         "_manager",
         "_reported_ms",
         "coordinator_log",
+        "failure",
         "follower",
         "high_watermark",
         "is_internal",
@@ -78,6 +80,8 @@ class Replica:
         self.leader_epoch = -1
         # Of an internal topic: the group or transaction coordinator's access to this log.
         self.coordinator_log: CoordinatorLog | None = None
+        # Set by `replica_failures.py`: why this replica cannot be served.
+        self.failure: ReplicaFailure | None = None
         # Committed records that were truncated, with no election that explains it.
         self.lost_records = 0
         self._reported_ms = 0
@@ -151,6 +155,11 @@ class Replica:
             self.coordinator_log = None
         # The records are in the log, and the next leader may have them or not: the client retries.
         self.purgatory.fail_writes(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    @property
+    def has_others_in_sync(self) -> bool:
+        """Whether another replica may lead, as far as this one knows."""
+        return self.state is not None and len(self.state.isr) > 1
 
     def published(self, state: PartitionState) -> None:
         """The controller has published another state in the same leader epoch."""
@@ -255,6 +264,22 @@ class Replica:
 
     # -- leading ---------------------------------------------------------------------------
 
+    def check_certain(self) -> None:
+        """Raise NOT_LEADER_OR_FOLLOWER if another replica may lead since a session timeout.
+
+        Call this for clients' requests while the broker is in doubt (`ReplicaManager.in_doubt`).
+        """
+        leader = self.leader
+        if leader is not None and not leader.is_certain(
+            self.purgatory.heard_ms(leader),
+            self._manager.since_ms(),
+            any_replica=self.log.config.unclean_leader_election_enable,
+        ):
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                "this broker has lost contact with ZooKeeper and with its followers",
+            )
+
     def fetched(
         self, replica: int, offset: int, broker_epoch: int, now_ms: int, log_start_offset: int
     ) -> None:
@@ -326,14 +351,18 @@ class Replica:
             if step.action in (Action.TRUNCATE, Action.RESTART):
                 self._truncate(follower, step, now_ms)
         except Corrupt as damage:
-            log.error(
-                "%s-%d: the leader's response is damaged; it is fetched again: %s",
-                self.topic,
-                self.partition,
-                damage,
-            )
+            # The leader checks its log when it gets the same fetch again.
+            if now_ms - self._reported_ms > _REPORT_EVERY_MS:
+                self._reported_ms = now_ms
+                log.error(
+                    "%s-%d: the leader's response is damaged; it is fetched again: %s",
+                    self.topic,
+                    self.partition,
+                    damage,
+                )
             return _BACK_OFF
         except KafkaError as failure:
+            follower.not_truncated()
             self.report(failure, now_ms)
             return _BACK_OFF
         return step
@@ -357,10 +386,18 @@ class Replica:
         before = self.log.end_offset
         if step.lost:
             self._report_loss(follower, step)
-        if step.action is Action.RESTART:
-            self.log.restart_at(step.offset, now_ms)
-        else:
-            self.log.truncate_to(step.offset, now_ms)
+        try:
+            if step.action is Action.RESTART:
+                self.log.restart_at(step.offset, now_ms)
+            else:
+                self.log.truncate_to(step.offset, now_ms)
+        except KafkaError:
+            follower.truncation_failed()
+            raise
+        except Corrupt as damage:
+            follower.truncation_failed()
+            self.log.damage.suspect(self.log.segments, str(damage))
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(damage)) from damage
         follower.truncated()
         self._set_high_watermark(follower.high_watermark)
         log.info(
@@ -397,6 +434,14 @@ class Replica:
             state.leader_epoch,
             reason,
         )
+
+    def reopened(self, opened: Log) -> None:
+        """The log has been opened again after a failure, while this replica did not lead."""
+        assert self.leader is None
+        self.log = self.purgatory.log = opened
+        self._set_high_watermark(opened.committed_offset)
+        if self.follower is not None and self.state is not None:
+            self.follow(self.state)
 
     def report(self, failure: KafkaError, now_ms: int) -> None:
         """Log a failed write, at most every ten seconds: a full disk refuses every append."""

@@ -91,6 +91,9 @@ class FollowedPartition:
     def position(self) -> FetchPosition | None:
         if self.timer is not None or self.is_flushing or not self.is_current:
             return None
+        failure = self.replica.failure
+        if failure is not None and not failure.is_copying:
+            return None
         return self.follower.position()
 
     def end(self) -> None:
@@ -146,6 +149,18 @@ class ReplicaFetchers:
         if fetcher is not None:
             fetcher.leave(key)
 
+    def refollow(self, replica: Replica) -> None:
+        """The replica has another log: fetch from its end."""
+        key = _key(replica)
+        if key in self._by_partition and replica.follower is not None:
+            self._by_partition[key].follow(key, replica)
+
+    def resume(self, replica: Replica) -> None:
+        """The replica's failure has changed or ended: look whether to fetch it."""
+        key = _key(replica)
+        if key in self._by_partition:
+            self._by_partition[key].resume(key)
+
     async def stop(self) -> None:
         fetchers = list(self._by_leader.values())
         self._by_leader.clear()
@@ -194,6 +209,9 @@ class ReplicaFetcher:
         # The next request tells the leader; until then its records for the partition are ignored.
         self._changed[key] = None
 
+    def resume(self, key: TopicPartition) -> None:
+        self._mark_changed(key)
+
     def move(self, endpoint: PublishedEndpoint) -> None:
         """The leader has this address."""
         if endpoint != self._endpoint:
@@ -220,27 +238,33 @@ class ReplicaFetcher:
     # -- the connection --------------------------------------------------------------------
 
     async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
             self._has_work.clear()
             if not self._followed:
                 await self._has_work.wait()
                 continue
+            began_s = loop.time()
             try:
                 await self._fetch(self._endpoint)
             except (ConnectionFailed, KafkaError) as error:
                 if self._pause_ms == 0:
                     log.warning("cannot fetch from broker %d: %s", self.leader_id, error)
-                await self._pause()
+                await self._pause(began_s)
             except Exception:
                 log.exception("fetching from broker %d failed", self.leader_id)
-                await self._pause()
+                await self._pause(began_s)
 
-    async def _pause(self) -> None:
-        """Back off, longer each time, unless the leader moves or there is something new to copy."""
+    async def _pause(self, began_s: float) -> None:
+        """Back off, longer each time, unless the leader moves or there is something new to copy.
+
+        The pause counts from the beginning of the failed attempt: one that waited for a host that
+        is cut off was a pause already, and the next must notice soon that the network has healed.
+        """
         most = self._shared.settings().replica_fetch_backoff_ms
         self._pause_ms = min(max(_FIRST_PAUSE_MS, 2 * self._pause_ms), most)
         try:
-            async with asyncio.timeout(self._pause_ms / 1000):
+            async with asyncio.timeout_at(began_s + self._pause_ms / 1000):
                 await self._has_work.wait()
         except TimeoutError:
             pass

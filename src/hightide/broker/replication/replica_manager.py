@@ -1,6 +1,6 @@
 """The replica manager: all replicas on this broker, found by topic name or topic id.
 
-Its six duties, and where each of them is:
+Its seven duties, and where each of them is:
 
     expiry       propose to remove late followers from the ISR   `check_isrs`, then `isr_changes.py`
     append       write producers' records, wait for the ISR      `Replica.append`, `purgatory.py`
@@ -8,6 +8,7 @@ Its six duties, and where each of them is:
     follow       copy from the leaders                           `replica_fetcher.py`
     role change  become leader or follower                       `state_changes.py`
     stop         remove a replica, delete its log                `remove`, `state_changes.py`
+    failure      report replicas that cannot be served           `replica_failures.py`
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 
 from hightide.broker.replication.purgatory import Purgatory
 from hightide.broker.replication.replica import Replica
+from hightide.broker.replication.replica_failures import ReplicaFailures
 from hightide.core.partition.fetch_session import TopicPartition
 from hightide.core.partition.isr import Proposal
 from hightide.log.log import Log
@@ -29,17 +31,25 @@ class ReplicaManager:
         self.by_name: dict[TopicPartition, Replica] = {}
         self.by_id: dict[TopicPartition, Replica] = {}
         self.purgatory = Purgatory()
+        self.failures = ReplicaFailures()
         self.on_change: Callable[[], None] = lambda: None
         """Replicas or roles have changed.  Produce forgets the request shapes that it knows."""
+        self.on_log: Callable[[Replica], None] = lambda _replica: None
+        """A replica was added, or its log was opened again."""
         self.on_role: Callable[[Replica], None] = lambda _replica: None
         """A replica of an internal topic has another role, or none."""
         self.on_proposal: Callable[[Replica, Proposal], None] = lambda _replica, _proposal: None
+        self.in_doubt: Callable[[], bool] = lambda: False
+        """Whether other brokers may have been elected in place of this one (`contact.py`)."""
+        self.since_ms: Callable[[], int] = lambda: 0
+        """A session timeout ago, in milliseconds of the clock that never goes back."""
 
     def add(self, log: Log, topic_id: uuid.UUID, high_watermark: int) -> Replica:
         replica = Replica(log, topic_id, high_watermark, self)
         self.by_name[log.topic.encode(), log.partition] = replica
         self.by_id[topic_id.bytes, log.partition] = replica
         self.on_change()
+        self.on_log(replica)
         return replica
 
     def remove(self, replica: Replica) -> None:
@@ -47,6 +57,7 @@ class ReplicaManager:
         del self.by_name[replica.topic.encode(), replica.partition]
         del self.by_id[replica.topic_id.bytes, replica.partition]
         replica.rest(None)
+        self.failures.removed(replica)
 
     def get(self, topic: bytes, partition: int) -> Replica | None:
         return self.by_name.get((topic, partition))

@@ -17,6 +17,8 @@ from hightide.broker.membership.dynamic_configs import TopicConfigs
 from hightide.broker.replication.replica import Replica
 from hightide.broker.replication.replica_fetcher import ReplicaFetchers
 from hightide.broker.replication.replica_manager import ReplicaManager
+from hightide.client.broker_connection import ConnectionFailed
+from hightide.client.retry import Backoff
 from hightide.core.metadata.image import (
     Delete,
     Follow,
@@ -27,10 +29,14 @@ from hightide.core.metadata.image import (
     StateChanged,
     Stop,
 )
+from hightide.core.partition.state import NO_BROKER, FailureKind, PartitionState
+from hightide.log.checkpoint import topic_id_text
 from hightide.log.disk import DiskFailed
+from hightide.log.log import Log
 from hightide.log.log_manager import LogManager
 from hightide.settings import Broker as Settings
-from hightide.wire.errors import ErrorCode
+from hightide.wire.errors import ErrorCode, KafkaError
+from hightide.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from hightide.wire.messages.replication import PublishStateRequest
 from hightide.zookeeper import znodes
 from hightide.zookeeper.interface import ZooKeeper
@@ -38,6 +44,9 @@ from hightide.zookeeper.zookeeper_errors import ZooKeeperError
 
 log = logging.getLogger(__name__)
 
+_FIRST_PROOF_S, _LONGEST_PROOF_S = 0.1, 2.0
+_PROOF_TIMEOUT_MS = 2000
+_UNKNOWN = PartitionState((), NO_BROKER, -1, ())
 _CHANGES_PER_TURN = 50  # creating a log takes some 100 µs; then the connections get a turn
 
 
@@ -58,6 +67,8 @@ class StateChanges:
     ) -> None:
         self.is_initialized = asyncio.Event()
         """Set when the first complete state has been applied."""
+        self.applied_epoch = -1
+        """The broker epoch whose roles were applied last."""
         self.on_topics: Callable[[Sequence[str]], None] = lambda _deleted: None
         """Called with the deleted topics when topics or partitions were added or deleted."""
         self._image = image
@@ -72,6 +83,11 @@ class StateChanges:
         self._lock = asyncio.Lock()
         # Roles that could not be taken, because of a disk failure for example; they are retried.
         self._failed: dict[tuple[uuid.UUID, int], Lead | Follow | NoLeader] = {}
+        # Logs were created or removed, and the disk failed when their names were synced.
+        self._has_unsynced_names = False
+        # Replicas whose log has another topic id than ZooKeeper, and their roles if it is right.
+        self._contradicted: dict[Replica, Lead | Follow | NoLeader] = {}
+        self._confirming: asyncio.Task[None] | None = None
         # Logs of topics that may be in ZooKeeper although the controller does not publish them.
         self._doubtful: set[tuple[str, int]] = set()
 
@@ -90,6 +106,7 @@ class StateChanges:
                 self._configs.forget(name)
             await self._read_settings(new_topics)
             await self._apply(received.changes)
+            self.applied_epoch = message.broker_epoch
             if received.topics_changed:
                 self.on_topics(received.deleted_topics)
             if received.brokers_changed:
@@ -125,8 +142,16 @@ class StateChanges:
             await self._change(change)
             if done % _CHANGES_PER_TURN == 0:
                 await asyncio.sleep(0)
-        if self._log_manager.changes != known:
+        if self._log_manager.changes != known or self._has_unsynced_names:
+            await self._sync_names()
+
+    async def _sync_names(self) -> None:
+        self._has_unsynced_names = True
+        try:
             await asyncio.to_thread(self._log_manager.sync_names)
+            self._has_unsynced_names = False
+        except DiskFailed as failure:
+            log.error("the names of new logs are not on disk yet: %s", failure)
 
     async def _change(self, change: RoleChange) -> None:
         match change:
@@ -155,6 +180,9 @@ class StateChanges:
     def _begin(self, change: Lead | Follow | NoLeader) -> None:
         replica = self._open(change.topic, change.topic_id, change.index)
         state = change.state
+        if replica in self._contradicted:
+            self._wait_for_proof(replica, change)
+            return
         if isinstance(change, Follow):
             if replica.follower is not None and replica.leader_epoch == state.leader_epoch:
                 replica.published(state)  # only the leader's address has changed
@@ -181,14 +209,112 @@ class StateChanges:
         if replica is not None:
             return replica
         key, logs = (topic, index), self._log_manager
-        if key in logs.logs and logs.topic_ids.get(key, topic_id) != topic_id:
-            self._set_aside(key, "it belongs to a former topic of that name")
+        if key in logs.logs and logs.other_ids.pop(key, None) == topic_id:
+            log.warning("%s-%d: one of its two files with the topic id was wrong", topic, index)
+            logs.identify(logs.logs[key], topic_id)
         found = logs.logs.get(key)
+        if found is not None and logs.topic_ids.get(key, topic_id) != topic_id:
+            return self._contradiction(found, logs.topic_ids[key], topic_id)
         if found is None:
             found = logs.create(topic, index, topic_id)
         elif key not in logs.topic_ids:
             logs.identify(found, topic_id)
         return self._replica_manager.add(found, topic_id, logs.high_watermarks.get(key, 0))
+
+    # -- topic ids -------------------------------------------------------------------------
+
+    def _contradiction(self, found: Log, own_id: uuid.UUID, topic_id: uuid.UUID) -> Replica:
+        """The log belongs to another topic id than ZooKeeper says.
+
+        Either the topic was deleted and created again while this broker was away, or the id in
+        ZooKeeper is wrong.  The log stays where it is, and nothing is served, until a leader proves
+        that it has a log of the id in ZooKeeper.
+        """
+        key = (found.topic, found.partition)
+        high_watermark = self._log_manager.high_watermarks.get(key, 0)
+        replica = self._replica_manager.add(found, topic_id, high_watermark)
+        self._contradicted[replica] = NoLeader(found.topic, topic_id, found.partition, _UNKNOWN)
+        self._replica_manager.failures.failed(
+            replica,
+            FailureKind.OFFLINE,
+            f"the log in {found.directory} belongs to topic id {topic_id_text(own_id)}, but the"
+            f" topic has id {topic_id_text(topic_id)} in ZooKeeper. The log is kept and not served."
+            " If all replicas say this, the id in ZooKeeper is wrong: restore ZooKeeper from a"
+            " backup. If the topic was deleted and created again, move the log away",
+        )
+        return replica
+
+    def _wait_for_proof(self, replica: Replica, change: Lead | Follow | NoLeader) -> None:
+        self._fetchers.leave(replica)
+        replica.rest(change.state)
+        self._contradicted[replica] = change
+        if self._confirming is None and isinstance(change, Follow):
+            self._confirming = asyncio.get_running_loop().create_task(self._confirm())
+
+    async def _confirm(self) -> None:
+        """Ask the leaders of contradicted logs whether they lead the topic id in ZooKeeper."""
+        backoff = Backoff(_FIRST_PROOF_S, _LONGEST_PROOF_S)
+        try:
+            while follows := [
+                (replica, change)
+                for replica, change in self._contradicted.items()
+                if isinstance(change, Follow)
+            ]:
+                for replica, change in follows:
+                    if await self._is_led(change):
+                        async with self._lock:
+                            if self._contradicted.get(replica) is change:
+                                self._replace_log(replica, change)
+                await backoff.pause()
+        except Exception:
+            log.exception("topic ids are not compared until the next change")
+        finally:
+            self._confirming = None
+
+    def _replace_log(self, replica: Replica, change: Follow) -> None:
+        self._forget(replica)
+        key = (change.topic, change.index)
+        if key in self._log_manager.logs:
+            self._set_aside(key, "it belongs to a former topic of that name")
+        self._begin(change)
+
+    async def _is_led(self, change: Follow) -> bool:
+        """Whether the leader has a log of the topic id."""
+        if change.endpoint is None:
+            return False
+        request = FetchRequest(
+            max_wait_ms=0,
+            min_bytes=0,
+            max_bytes=1,
+            topics=[
+                FetchTopic(
+                    topic_id=change.topic_id,
+                    partitions=[
+                        FetchPartition(
+                            partition=change.index, fetch_offset=0, partition_max_bytes=1
+                        )
+                    ],
+                )
+            ],
+        )
+        try:
+            response = await self._fetchers.peers.send(
+                change.endpoint, request, timeout_ms=_PROOF_TIMEOUT_MS
+            )
+        except (ConnectionFailed, KafkaError):
+            return False
+        codes = [part.error_code for topic in response.responses for part in topic.partitions]
+        return codes in ([ErrorCode.NONE], [ErrorCode.OFFSET_OUT_OF_RANGE])
+
+    def _forget(self, replica: Replica) -> None:
+        self._contradicted.pop(replica, None)
+        self._fetchers.leave(replica)
+        self._replica_manager.remove(replica)
+
+    async def stop(self) -> None:
+        if self._confirming is not None:
+            self._confirming.cancel()
+            await asyncio.wait([self._confirming])
 
     # -- removal ---------------------------------------------------------------------------
 
@@ -207,8 +333,7 @@ class StateChanges:
     def _drop(self, topic: str, topic_id: uuid.UUID, index: int, then: str) -> None:
         replica = self._replica_manager.get_by_id(topic_id.bytes, index)
         if replica is not None:
-            self._fetchers.leave(replica)
-            self._replica_manager.remove(replica)
+            self._forget(replica)
         key = (topic, index)
         if (
             key in self._log_manager.logs

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import typer
@@ -29,7 +29,12 @@ from hightide.cli.render import Output
 from hightide.client.admin import Admin
 from hightide.client.model.replicas import PartitionReplicas
 from hightide.core.controller.controller import ElectionKind
-from hightide.core.controller.leader_election import first_live
+from hightide.core.controller.leader_election import (
+    NO_LOG,
+    LogEnd,
+    RecoveryStrategy,
+    longest_log,
+)
 from hightide.core.partition.state import NO_BROKER
 from hightide.wire.errors import ErrorCode, KafkaError
 
@@ -144,7 +149,17 @@ def expected_election(kind: ElectionKind, partition: PartitionReplicas) -> Expec
     if kind is ElectionKind.UNCLEAN:
         if not partition.is_offline:
             return ExpectedElection(partition.leader, NOT_NEEDED)
-        leader = first_live(state.replicas, state.replicas, dict.fromkeys(partition.live, 0))
+        live = dict.fromkeys(partition.live, 0)
+        ends = {
+            replica: LogEnd(
+                partition.reports[replica].last_epoch, partition.reports[replica].end_offset
+            )
+            if replica in partition.reports
+            else NO_LOG
+            for replica in state.replicas
+        }
+        offline = replace(state, leader=NO_BROKER, isr=())
+        leader = longest_log(offline, live, RecoveryStrategy.AGGRESSIVE, ends)
         if leader == NO_BROKER:
             return ExpectedElection(None, "none of its replicas is alive")
         return ExpectedElection(leader, f"would be elected{_loss(partition, leader)}")

@@ -93,6 +93,7 @@ def status(partition: PartitionReplicas, min_isr: int) -> list[str]:
         "under-min-isr": partition.is_under_min_isr(min_isr),
         "under-replicated": bool(partition.missing),
         "lost-records": bool(partition.losses),
+        "replica-failed": bool(partition.failures),
         "recovering": state.is_recovering,
         "reassigning": state.is_reassigning,
         "not-preferred": not partition.is_offline and partition.leader != state.replicas[0],

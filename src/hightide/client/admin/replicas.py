@@ -272,6 +272,8 @@ def _report(broker: int, topic: DescribedTopic, replica: DescribedReplica) -> Re
         state=None if replica.state is None else state_of(replica.state),
         is_waiting=replica.is_waiting,
         lost_records=replica.lost_records,
+        last_epoch=replica.last_epoch,
+        failure=replica.failure,
         is_under_min_isr=replica.is_under_min_isr,
         maximal_isr=tuple(replica.maximal_isr),
         progress={

@@ -1,8 +1,8 @@
 """What is wrong with a cluster: one sentence per problem, the worst first.
 
-A partition is listed once, with its worst problem.  A replica that lost committed records is
-listed in addition.  A partition that is being reassigned is healthy: the replicas that the
-reassignment adds do not count as missing.
+A partition is listed once, with its worst problem.  A replica that lost committed records, or that
+its broker cannot serve because of its disk, is listed in addition.  A partition that is being
+reassigned is healthy: the replicas that the reassignment adds do not count as missing.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ class ProblemKind(Enum):
     OFFLINE = "offline"
     LOST_RECORDS = "lost records"
     UNDER_MIN_ISR = "under min ISR"
+    REPLICA_FAILED = "failed"
     BROKER_NOT_ALIVE = "broker not alive"
     BROKER_SILENT = "broker silent"
     UNDER_REPLICATED = "under-replicated"
@@ -86,6 +87,15 @@ def _partition_problems(partition: PartitionReplicas, min_isr: int) -> Iterator[
     if worst is not None:
         kind, sentence = worst
         yield Problem(kind, partition.topic, partition.partition, None, sentence)
+    for report in partition.failures:
+        sentence = f"Replica {report.broker} of {partition.name} is {report.failure}."
+        yield Problem(
+            ProblemKind.REPLICA_FAILED,
+            partition.topic,
+            partition.partition,
+            report.broker,
+            sentence,
+        )
     for report in partition.losses:
         sentence = (
             f"Replica {report.broker} of {partition.name} lost {report.lost_records} committed"
@@ -104,6 +114,11 @@ def _remedy(partition: PartitionReplicas) -> str:
     """Which broker brings an offline partition back."""
     state = partition.state
     whole = state.isr or state.elr
+    if not whole and state.last_known_elr:
+        return (
+            f"It waits for the logs of brokers {listed(state.last_known_elr)}, of which the longest"
+            " is elected; an unclean election does not wait."
+        )
     if not whole and state.last_known_leader != NO_BROKER:
         whole = (state.last_known_leader,)
     if not whole:

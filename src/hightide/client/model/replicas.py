@@ -68,6 +68,10 @@ class ReplicaReport:
     """Whether a follower saw a newer leader epoch in a response, and waits for the state to it."""
     lost_records: int = 0
     """Committed records that a follower truncated because its leader did not have them."""
+    failure: str = ""
+    """Why its broker cannot serve the replica, because of its disk for example."""
+    last_epoch: int = -1
+    """The newest leader epoch in its log."""
     is_under_min_isr: bool = False
     maximal_isr: tuple[int, ...] = ()
     progress: Mapping[int, Progress] = field(default_factory=dict)
@@ -138,6 +142,11 @@ class PartitionReplicas:
         """The reports of replicas that lost committed records."""
         return [report for report in self.reports.values() if report.lost_records]
 
+    @property
+    def failures(self) -> list[ReplicaReport]:
+        """The reports of replicas that their brokers cannot serve."""
+        return [report for report in self.reports.values() if report.failure]
+
     def statuses(self) -> list[ReplicaStatus]:
         """Every assigned replica, in the order of the assignment."""
         return [self._status(broker) for broker in self.state.replicas]
@@ -168,6 +177,8 @@ class PartitionReplicas:
 
     def _why(self, broker: int, report: ReplicaReport | None, standing: Standing | None) -> str:
         reasons = [self._standing(broker, standing)]
+        if report and report.failure:
+            reasons.append(report.failure)
         if report and report.lost_records:
             reasons.append(f"LOST {report.lost_records} committed records that its leader lacked")
         if report and report.role is Role.LEADER and broker != self.state.leader:

@@ -71,6 +71,8 @@ APIS: dict[int, tuple[str, str]] = {
     30002: ("DescribeReplicas", "replicas"),
     30003: ("GroupStatus", "group_status"),
     30004: ("OpenMarkerConnection", "markers"),
+    30005: ("ReportFailures", "replication"),
+    30006: ("ReplicaLogInfo", "replication"),
 }
 
 

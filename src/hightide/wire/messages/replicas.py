@@ -176,6 +176,10 @@ class DescribedReplica:
     maximal_isr: list[i32] = field(default=[])
     progress: list[FollowerProgress] = field(default=[])
     """Only a leader fills in the last three fields."""
+    failure: str = field(tag=0, default="")
+    """Why the broker cannot serve the replica: "full: …", "offline: …", "damaged: …", or ""."""
+    last_epoch: i32 = field(tag=1, default=-1)
+    """The newest leader epoch in its log."""
 
 
 @part

@@ -2,7 +2,9 @@
 
     leader ── AlterPartition ──▶ controller      propose a new ISR
     broker ── ControlledShutdown ──▶ controller  move leadership away before the broker stops
+    broker ── ReportFailures ──▶ controller      the replicas that the broker cannot serve
     controller ── PublishState ──▶ broker        the state of the cluster, to be applied
+    controller ── ReplicaLogInfo ──▶ broker      how far do logs without a leader reach?
 
 The first two are Kafka's. PublishState replaces three of Kafka's requests (LeaderAndIsr,
 UpdateMetadata, StopReplica), which together say the same but can contradict each other. From one
@@ -131,6 +133,7 @@ class PublishedPartition:
     recovery_epoch: i32 = field(tag=5, default=-1)
     leader_broker_epoch: i64 = field(tag=6, default=-1)
     """The broker epoch in which the leader was elected. In another one it is not the leader."""
+    last_known_elr: list[i32] = field(tag=7, default=[])
 
 
 @part
@@ -164,3 +167,71 @@ class PublishStateResponse:
     """With STALE_CONTROLLER_EPOCH or STALE_BROKER_EPOCH the broker applied nothing."""
 
     error_code: i16 = 0
+
+
+@part
+class FailedPartition:
+    partition_index: i32
+    kind: i8
+    """A `FailureKind`."""
+
+
+@part
+class FailedTopic:
+    topic_id: uuid.UUID
+    partitions: list[FailedPartition]
+
+
+@message(key=30005, versions=(0, 0), flexible=0)
+class ReportFailuresRequest:
+    """All replicas of a broker that have failed. Those that it does not name work."""
+
+    broker_id: i32
+    broker_epoch: i64
+    topics: list[FailedTopic]
+
+
+@message(key=30005, versions=(0, 0), flexible=0)
+class ReportFailuresResponse:
+    """STALE_BROKER_EPOCH, NOT_CONTROLLER: the broker reports again."""
+
+    error_code: i16 = 0
+
+
+@part
+class LogInfoRequestTopic:
+    topic_id: uuid.UUID
+    partitions: list[i32]
+
+
+@message(key=30006, versions=(0, 0), flexible=0)
+class ReplicaLogInfoRequest:
+    """Ask how far the logs of partitions reach that have no leader (KIP-966)."""
+
+    topics: list[LogInfoRequestTopic]
+
+
+@part
+class PartitionLogInfo:
+    partition_index: i32
+    error_code: i16 = 0
+    leader_epoch: i32 = -1
+    """The leader epoch in which the broker knows of no leader."""
+    last_epoch: i32 = -1
+    end_offset: i64 = -1
+
+
+@part
+class LogInfoResponseTopic:
+    topic_id: uuid.UUID
+    partitions: list[PartitionLogInfo]
+
+
+@message(key=30006, versions=(0, 0), flexible=0)
+class ReplicaLogInfoResponse:
+    """NOT_LEADER_OR_FOLLOWER: the broker has not heard yet that there is no leader.
+    KAFKA_STORAGE_ERROR: it cannot read the log.
+    """
+
+    broker_epoch: i64
+    topics: list[LogInfoResponseTopic]
