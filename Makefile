@@ -15,9 +15,9 @@ export WORKERS ?= 2
 export STARTED := $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-rest test-all setup programs bench-programs kazoo-env lint format unit simulation \
+.PHONY: help run test test-rest test-all setup programs chaos-programs bench-programs kazoo-env lint format unit simulation \
 	zookeeper conformance spark spark-kafka sim chaos chaos-groups exactly-once exactly-once-spark \
-	conformance-zookeeper bench bench-profile bench-zookeeper bench-spark soak docs clean
+	conformance-zookeeper bench bench-profile bench-zookeeper bench-spark soak spark-soak docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-25s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -86,6 +86,15 @@ programs:
 	$(JAVA_WANTED); \
 	$(INSTALL)
 
+# The machine room has networks, disks and a library of its own; without root it runs with less.
+chaos-programs:
+	@wanted=; \
+	command -v ip >/dev/null || wanted="$$wanted iproute2"; \
+	test -e /usr/sbin/iptables-legacy || wanted="$$wanted iptables"; \
+	test -e /usr/sbin/mkfs.ext4 || wanted="$$wanted e2fsprogs"; \
+	command -v cc >/dev/null || wanted="$$wanted gcc libc6-dev"; \
+	$(INSTALL)
+
 bench-programs:
 	@wanted=; \
 	command -v cc >/dev/null || wanted="$$wanted gcc libc6-dev"; \
@@ -131,9 +140,13 @@ else
 	HIGHTIDE_SEEDS=$(or $(SEEDS),1000) $(BIN)/pytest tests/simulation/test_sim.py $(ARGS)
 endif
 
-chaos: setup programs ## real clusters under load and faults: make chaos DURATION=600 SEED=7
+chaos: setup programs chaos-programs ## a machine room under faults: make chaos DURATION=600 SEED=7 ARGS="--faults kill,power"
 	$(BIN)/python -m tests.chaos.run \
-	  --duration $(or $(DURATION),120) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	  --duration $(or $(DURATION),840) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+soak: setup programs chaos-programs ## the machine room for longer: make soak HOURS=8
+	$(BIN)/python -m tests.chaos.run \
+	  --duration $$(( $(or $(HOURS),1) * 3600 )) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 exactly-once: setup programs ## a topic copied exactly once under faults: make exactly-once MESSAGES=100000 SEED=7
 	$(BIN)/python -m tests.chaos.exactly_once \
@@ -164,7 +177,7 @@ bench-zookeeper: setup programs ## latency, size and start of the embedded ZooKe
 bench-spark: setup bench-programs ## source, sink and windows beside Spark's own Kafka connector; minutes
 	$(BIN)/python -m bench.spark $(ARGS)
 
-soak: setup bench-programs ## a windowed query for half an hour: make soak MINUTES=30
+spark-soak: setup bench-programs ## a windowed query for half an hour: make spark-soak MINUTES=30
 	$(BIN)/python -m bench.spark --soak $(or $(MINUTES),30) $(ARGS)
 
 docs: setup ## write the generated pages of docs/reference

@@ -67,6 +67,7 @@ PARTS = {
         Part("zookeeper, extended", (pytest(*ZOOKEEPER, *REST),)),
         Part("conformance, extended", (pytest(*CONFORMANCE, *REST),)),
         Part("spark, extended", (pytest(*SPARK, *REST),)),
+        Part("chaos", (pytest("tests/chaos", *REST),)),
     ),
 }
 

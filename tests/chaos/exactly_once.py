@@ -15,9 +15,7 @@ from __future__ import annotations
 import argparse
 import logging
 import random
-import shutil
 import sys
-import tempfile
 import time
 import traceback
 import warnings
@@ -27,8 +25,9 @@ from functools import partial
 from pathlib import Path
 
 from tests.chaos.faults import NOT_NOW
+from tests.chaos.room import Room
 from tests.chaos.run import Report
-from tests.chaos.world import ZOOKEEPERS, World
+from tests.chaos.zookeepers import KINDS
 from tests.conformance.copying import CLIENTS, SIZE, Copying, fill
 from tests.conformance.raw_transactions import GROUP, find_coordinator, list_transactions
 from tests.support.eventually import eventually
@@ -63,7 +62,7 @@ def parse() -> argparse.Namespace:
         default="classic",
         help="of the groups of confluent-kafka",
     )
-    parser.add_argument("--zookeeper", choices=ZOOKEEPERS, default="embedded")
+    parser.add_argument("--zookeeper", choices=list(KINDS), default="embedded")
     parser.add_argument("--calm", action="store_true", help="without faults")
     parser.add_argument("--keep", action="store_true", help="keep logs and data")
     return parser.parse_args()
@@ -74,35 +73,34 @@ def main() -> int:
     logging.disable(logging.CRITICAL)  # clients log every broken connection
     warnings.simplefilter("ignore")
     seed = arguments.seed if arguments.seed is not None else random.randrange(10**6)
-    folder = Path(tempfile.mkdtemp(prefix="hightide-exactly-once-"))
     report = Report()
     report.say(f"seed {seed}, {arguments.messages} messages, in transactions of {arguments.size}")
-    world = World(folder, 3, arguments.zookeeper, 2000, settings=SETTINGS)
+    room = Room(zookeeper=arguments.zookeeper, settings=SETTINGS, is_whole=False)
+    keep = True
     try:
-        world.start()
-        run(world, folder, random.Random(seed), arguments, report)
+        room.start()
+        run(room, room.place, random.Random(seed), arguments, report)
+        keep = arguments.keep
     except Exception as failure:
         traceback.print_exc()
         report.say(f"FAILED: {failure}")
-        print(f"\nEverything is kept in {folder}. Again: SEED={seed}", file=sys.stderr)
+        print(f"\nEverything is kept in {room.place}. Again: SEED={seed}", file=sys.stderr)
         return 1
     finally:
-        world.stop()
-    if arguments.keep:
-        report.say(f"everything is kept in {folder}")
-    else:
-        shutil.rmtree(folder)
+        room.stop()
+        room.remove(keep=keep)
+    if keep:
+        report.say(f"everything is kept in {room.place}")
     return 0
 
 
 def run(
-    world: World,
+    cluster: Room,
     folder: Path,
     dice: random.Random,
     arguments: argparse.Namespace,
     report: Report,
 ) -> None:
-    cluster = world.cluster
     cluster.create_topic(SOURCE, partitions=PARTITIONS)
     values = fill(cluster.bootstrap, SOURCE, PARTITIONS, arguments.messages)
     copyings = [
@@ -126,7 +124,7 @@ def run(
     try:
         for copying in copyings:
             copying.start()
-        harm = Harm(world, dice, copyings, report)
+        harm = Harm(cluster, dice, copyings, report)
         watch = Watch(copyings, arguments.messages)
         while not watch.is_done():
             if not arguments.calm:
@@ -201,10 +199,9 @@ class Harm:
     """Injects one fault after the other; a broker goes down only while the others are up."""
 
     def __init__(
-        self, world: World, dice: random.Random, copyings: Sequence[Copying], report: Report
+        self, cluster: Room, dice: random.Random, copyings: Sequence[Copying], report: Report
     ) -> None:
-        self._world = world
-        self._cluster = world.cluster
+        self._cluster = cluster
         self._dice = dice
         self._copyings = copyings
         self._report = report
@@ -308,8 +305,8 @@ class Harm:
         return f"replaced {chosen.job['transactional_id']}, which sleeps"
 
     def _kill_zookeeper(self) -> str:
-        self._world.zookeeper.kill()
-        self._heal.append(self._world.zookeeper.start)
+        self._cluster.zookeepers.stop()
+        self._heal.append(self._cluster.zookeepers.start)
         return "killed ZooKeeper"
 
     def _resign_the_controller(self) -> str:

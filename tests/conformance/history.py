@@ -1,22 +1,8 @@
-"""The sends, responses and reads of clients, checked against the log.
+"""The sends, responses and reads of clients in threads, checked against the log.
 
 Writers note a `Send` before each record leaves them, and its outcome; readers note every record
-with its offset.  At the end, `History.checked` compares that with the whole partitions.  It knows
-nothing of brokers: it checks Kafka's guarantees alone.  Anomalies have the names that Jepsen gave
-them.
-
-    lost-write              acknowledged by all replicas, and not in the log
-    inconsistent-offsets    a client's value at an offset is not the value in the log
-    duplicate               an idempotent writer's record is there twice
-    nonmonotonic-send       an idempotent writer's records are not in the order of its sends
-    realtime-order          acknowledged before the other was sent, and behind it in the log
-    refused-write           refused for good, and written
-    phantom                 in the log, and sent by no producer
-    hole                    an offset of the log without a record
-    nonmonotonic-poll       a reader got an offset again, or one before
-    poll-skip               a reader did not get an offset
-    unseen                  a reader waited for the end and did not get it
-    reader-error            a reader got an error that it could not recover from
+with its offset.  At the end, `History.checked` hands that and the whole partitions to the checker
+(`tests/chaos/checker.py`, which names the anomalies).
 """
 
 from __future__ import annotations
@@ -24,11 +10,16 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from tests.chaos.checker import anomalies_of
+from tests.chaos.facts import Facts
+from tests.chaos.findings import joined
+from tests.chaos.history import Operation
 
 Partition = tuple[str, int]
 
@@ -180,114 +171,67 @@ class History:
             raise AnomaliesFound(f"{len(found)} anomalies:\n{shown}")
 
     def anomalies(self, logs: Mapping[Partition, list[tuple[int, bytes | None]]]) -> list[Anomaly]:
-        sends: dict[Partition, list[Send]] = defaultdict(list)
+        facts = Facts.load(self._operations(logs))
+        places = {name_of(partition): partition for partition in self._partitions(logs)}
+        return [
+            Anomaly(found.kind, places.get(found.partition, ("", -1)), found.text)
+            for found in joined(anomalies_of(facts))
+        ]
+
+    def _partitions(self, logs: Iterable[Partition]) -> list[Partition]:
+        return sorted({*logs, *(send.partition for send in self.sends.values())})
+
+    def _operations(
+        self, logs: Mapping[Partition, list[tuple[int, bytes | None]]]
+    ) -> Iterator[Operation]:
+        """Tell the history to the checker."""
+        for writer in dict.fromkeys(send.writer for send in self.sends.values()):
+            promises = {"durable": writer.is_durable, "idempotent": writer.is_idempotent}
+            yield Operation(writer.name, "info", "open", {"role": "writer", **promises}, 0)
         for send in self.sends.values():
-            sends[send.partition].append(send)
-        found = []
-        for partition in sorted({*sends, *logs}):
-            log = logs.get(partition, [])
-            found += self._of_log(partition, log)
-            found += self._of_sends(partition, sends[partition], log)
-            for reading in self.readings:
-                found += self._of_reading(partition, reading, log)
-        for reading in self.readings:
-            found += [
-                Anomaly("reader-error", ("", -1), f"{reading.name}: {e}") for e in reading.errors
-            ]
-        return found
+            yield from _operations_of(send)
+        for number, reading in enumerate(self.readings):
+            process = f"{reading.name}, reader {number}"
+            yield Operation(process, "info", "open", {"role": "reader"}, 0)
+            for error in reading.errors:
+                yield Operation(process, "info", "poll", ["", -1], 0, error)
+            for partition, records in reading.records.items():
+                name = name_of(partition)
+                if not records:
+                    continue
+                yield Operation(process, "ok", "assign", [name, records[0][0]], 0)
+                yield Operation(process, "ok", "poll", [name, self._runs(partition, records)], 0)
+                yield Operation(process, "ok", "end", [name, -1], 0)
+        yield Operation("final", "info", "open", {"role": "final"}, 0)
+        for partition in self._partitions(logs):
+            name, log = name_of(partition), logs.get(partition, [])
+            yield Operation("final", "ok", "final", [name, self._runs(partition, log)], 0)
+            yield Operation("final", "ok", "end", [name, -1], 0)
 
-    def _of_log(self, partition: Partition, log: list[tuple[int, bytes | None]]) -> list[Anomaly]:
-        found = []
-        for expected, (offset, value) in enumerate(log):
-            if offset != expected:
-                found.append(Anomaly("hole", partition, f"{expected} is followed by {offset}"))
-                break
-            send = self.sends.get(value or b"")
-            if send is None or send.partition != partition:
-                found.append(Anomaly("phantom", partition, f"{value!r} at {offset}"))
-            elif send.outcome is Outcome.REFUSED:
-                text = f"{value!r} at {offset} was refused: {send.error}"
-                found.append(Anomaly("refused-write", partition, text))
-        return found
-
-    def _of_sends(
-        self, partition: Partition, sends: list[Send], log: list[tuple[int, bytes | None]]
-    ) -> list[Anomaly]:
-        places: dict[bytes | None, list[int]] = defaultdict(list)
-        for offset, value in log:
-            places[value].append(offset)
-        found = []
-        for send in sends:
-            at = places.get(send.value, [])
-            if send.outcome is Outcome.ACKED and send.writer.is_durable and not at:
-                text = f"{send.value!r}, acknowledged with offset {send.offset}"
-                found.append(Anomaly("lost-write", partition, text))
-            if at and send.outcome is Outcome.ACKED and send.offset not in (None, *at):
-                text = f"{send.value!r} was acknowledged with {send.offset} and is at {at}"
-                found.append(Anomaly("inconsistent-offsets", partition, text))
-            if send.writer.is_idempotent and len(at) > 1:
-                found.append(Anomaly("duplicate", partition, f"{send.value!r} is at {at}"))
-        placed = [(send, places[send.value][0]) for send in sends if send.value in places]
-        return found + _order_of_each(partition, placed) + _realtime_order(partition, placed)
-
-    def _of_reading(
-        self, partition: Partition, reading: Reading, log: list[tuple[int, bytes | None]]
-    ) -> list[Anomaly]:
-        records = reading.records.get(partition)
-        if records is None:
-            return []
-        found = []
-        kept = dict(log)
-        for expected, (offset, _) in enumerate(records, start=records[0][0]):
-            if offset != expected:
-                kind = "poll-skip" if offset > expected else "nonmonotonic-poll"
-                text = f"{reading.name} was given {offset} after {expected - 1}"
-                found.append(Anomaly(kind, partition, text))
-                break
+    def _runs(
+        self, partition: Partition, records: Iterable[tuple[int, bytes | None]]
+    ) -> list[list[Any]]:
+        runs = []
         for offset, value in records:
-            if offset not in kept or kept[offset] != value:
-                text = f"{reading.name} read {value!r} at {offset}, where {kept.get(offset)!r} is"
-                found.append(Anomaly("inconsistent-offsets", partition, text))
-        end = log[-1][0] + 1 if log else 0
-        if reading.next_offset(partition) < end:
-            text = f"{reading.name} came to {reading.next_offset(partition)} of {end}"
-            found.append(Anomaly("unseen", partition, text))
-        return found
+            send = self.sends.get(value or b"")
+            if send is not None and send.partition == partition:
+                runs.append([offset, 1, send.writer.name, send.number, -1, -1])
+            else:
+                runs.append([offset, 1, f"the sender of {value!r}", 0, -1, -1])
+        return runs
 
 
-def _order_of_each(partition: Partition, placed: Iterable[tuple[Send, int]]) -> list[Anomaly]:
-    """Check that sends are in the order in which they began."""
-    found = []
-    last: dict[Writer, tuple[Send, int]] = {}
-    for send, offset in placed:
-        if not send.writer.is_idempotent:
-            continue
-        before = last.get(send.writer)
-        if before is not None and before[1] > offset:
-            text = f"{before[0].value!r} is at {before[1]} and {send.value!r} at {offset}"
-            found.append(Anomaly("nonmonotonic-send", partition, text))
-        last[send.writer] = (send, offset)
-    return found
+def name_of(partition: Partition) -> str:
+    return f"{partition[0]}-{partition[1]}"
 
 
-def _realtime_order(partition: Partition, placed: list[tuple[Send, int]]) -> list[Anomaly]:
-    ended = sorted(
-        (
-            (send.ended_s, offset, send)
-            for send, offset in placed
-            if send.outcome is Outcome.ACKED and send.ended_s is not None
-        ),
-        key=lambda item: item[0],
-    )
-    found = []
-    at, highest = 0, (-1, b"")
-    for send, offset in sorted(placed, key=lambda item: item[0].begun_s):
-        while at < len(ended) and ended[at][0] < send.begun_s:
-            highest = max(highest, (ended[at][1], ended[at][2].value))
-            at += 1
-        if highest[0] > offset:
-            text = (
-                f"{highest[1]!r} at {highest[0]} was acknowledged before {send.value!r} was sent,"
-            )
-            found.append(Anomaly("realtime-order", partition, f"{text} which is at {offset}"))
-    return found
+def _operations_of(send: Send) -> Iterator[Operation]:
+    name, process, number = name_of(send.partition), send.writer.name, send.number
+    begun_ns = int(send.begun_s * 1e9)
+    yield Operation(process, "invoke", "send", [name, number, number + 1, -1], begun_ns)
+    ended_ns = int(send.ended_s * 1e9) if send.ended_s is not None else 0
+    if send.outcome is Outcome.ACKED:
+        runs = [[number, 1, -1 if send.offset is None else send.offset]]
+        yield Operation(process, "ok", "send", [name, runs], ended_ns)
+    elif send.outcome is Outcome.REFUSED:
+        yield Operation(process, "fail", "send", [name, [[number, 1]]], ended_ns, send.error)

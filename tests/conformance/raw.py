@@ -28,7 +28,7 @@ class Raw:
     """One connection."""
 
     def __init__(self, cluster, broker_id=1):
-        address = ("127.0.0.1", cluster.port(broker_id))
+        address = (cluster.host(broker_id), cluster.port(broker_id))
         self._socket = socket.create_connection(address, DEADLINE_S)
 
     def __enter__(self):

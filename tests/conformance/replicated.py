@@ -94,7 +94,7 @@ class Replicated(Cluster):
 
         async def exchange() -> Any:
             connection = await Connection.open(
-                "127.0.0.1", self.port(broker_id), timeout_ms=timeout_ms
+                self.host(broker_id), self.port(broker_id), timeout_ms=timeout_ms
             )
             try:
                 return await connection.send(request, timeout_ms=timeout_ms, **options)

@@ -61,8 +61,8 @@ def test_what_was_sent_without_an_answer_may_be_there_or_not(history):
 
 def test_a_write_that_is_not_there_is_lost(history):
     log = write(history, 3)
-    assert kinds(history, log[:2]) == {"lost-write"}
-    with pytest.raises(AnomaliesFound, match="all/0/2"):
+    assert kinds(history, log[:2]) == {"lost"}
+    with pytest.raises(AnomaliesFound, match="all #2"):
         history.checked({WHERE: log[:2]})
 
 
@@ -73,13 +73,13 @@ def test_a_write_without_all_replicas_may_be_lost(history):
 
 def test_a_partition_without_a_log_has_lost_everything(history):
     write(history, 1)
-    assert {anomaly.kind for anomaly in history.anomalies({})} == {"lost-write"}
+    assert {anomaly.kind for anomaly in history.anomalies({})} == {"lost"}
 
 
 def test_what_was_read_stays_even_if_it_could_be_lost(history):
     log = write(history, 3, FAST)
     read(history, log)
-    assert kinds(history, log[:2]) == {"inconsistent-offsets"}
+    assert kinds(history, log[:2]) == {"dirty-read"}
 
 
 def test_an_offset_has_one_value_for_ever(history):
@@ -101,7 +101,7 @@ def test_only_who_is_idempotent_is_never_written_twice(history, writer, expected
     assert kinds(history, [*log, (2, log[1][1])]) == expected
 
 
-@pytest.mark.parametrize(("writer", "expected"), [(DURABLE, {"nonmonotonic-send"}), (PLAIN, set())])
+@pytest.mark.parametrize(("writer", "expected"), [(DURABLE, {"reordered"}), (PLAIN, set())])
 def test_only_who_is_idempotent_is_written_in_order(history, writer, expected):
     first, second = history.send(writer, TOPIC, 0), history.send(writer, TOPIC, 0)
     history.acked(first, 1)
@@ -114,8 +114,8 @@ def test_what_was_acknowledged_before_another_began_comes_before_it(history):
     second = history.send(FAST, TOPIC, 0)
     history.acked(second)
     log = [(0, second.value), (1, first[1])]
-    assert "realtime-order" in kinds(history, log)
-    assert "realtime-order" not in kinds(history, [first, (1, second.value)])
+    assert "reordered" in kinds(history, log)
+    assert "reordered" not in kinds(history, [first, (1, second.value)])
 
 
 def test_two_that_were_under_way_together_may_come_in_any_order(history):
@@ -129,7 +129,7 @@ def test_what_was_refused_is_not_written(history):
     send = history.send(DURABLE, TOPIC, 0)
     history.refused(send, "NOT_ENOUGH_REPLICAS")
     history.checked({WHERE: []})
-    assert kinds(history, [(0, send.value)]) == {"refused-write"}
+    assert kinds(history, [(0, send.value)]) == {"refused-written"}
 
 
 def test_what_was_never_sent_is_not_there(history):
@@ -144,12 +144,16 @@ def test_a_log_has_no_holes(history):
 
 @pytest.mark.parametrize(
     ("order", "expected"),
-    [([0, 1, 1, 2], "nonmonotonic-poll"), ([0, 2], "poll-skip"), ([0, 1], "unseen")],
+    [
+        ([0, 1, 1, 2], {"reread"}),
+        ([0, 2], {"skipped", "unseen"}),
+        ([0, 1], {"unseen"}),
+    ],
 )
 def test_a_reader_is_given_each_offset_once_and_in_order(history, order, expected):
     log = write(history, 3)
     read(history, [log[at] for at in order])
-    assert kinds(history, log) == {expected}
+    assert kinds(history, log) == expected
 
 
 def test_a_reader_that_was_told_an_error_counts(history):

@@ -2,20 +2,9 @@
 
 A `Producer` here is one instance of a client: the next one with the same transactional id fences
 it. Each notes its transactions: the sends, the requested end, and its outcome.  At the end,
-`TransactionHistory.checked` compares that with the committed records.  It knows nothing of brokers.
+`TransactionHistory.checked` hands that and the committed records to the checker
+(`tests/chaos/checker.py`, which names the anomalies).  One more is found here:
 
-    aborted-read        a record is read whose transaction was aborted, or never to be committed
-    torn-transaction    some records of a transaction are read, and others are not
-    lost-transaction    a commit was confirmed, and its records are not there
-    zombie              a commit succeeded that began after another producer had taken over
-    early-read          a record was read before its commit was requested
-    dirty-read          a record was read that committed readers do not see in the end
-    unseen              a reader waited for the end and did not get a record
-    nonmonotonic-poll   a reader got an offset again, or one before
-    duplicate           a record is there twice
-    nonmonotonic-send   records of a transactional id are not in the order in which it sent them
-    realtime-order      committed before the other was begun, and behind it in the log
-    phantom             sent by no producer
     unread-position     the offsets of a transaction and its records do not fit together
 
 `copy_anomalies` judges a copy that was made in transactions: lost-copy, duplicate, phantom and
@@ -28,12 +17,16 @@ import itertools
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import pairwise
+from typing import Any
 
-from tests.conformance.history import AnomaliesFound, Anomaly, Partition
+from tests.chaos.checker import anomalies_of
+from tests.chaos.facts import Facts
+from tests.chaos.findings import joined
+from tests.chaos.history import Operation
+from tests.conformance.history import AnomaliesFound, Anomaly, Partition, name_of
 
 Log = list[tuple[int, bytes | None]]
 NOWHERE: Partition = ("", -1)
@@ -56,6 +49,10 @@ class Producer:
     ready_s: float = float("inf")
     """When it learned that it owns the id; no earlier producer may commit from then on."""
 
+    @property
+    def name(self) -> str:
+        return f"{self.transactional_id}/{self.number}"
+
 
 @dataclass(slots=True)
 class Sent:
@@ -77,7 +74,7 @@ class Transaction:
 
     @property
     def name(self) -> str:
-        return f"{self.producer.transactional_id}/{self.producer.number}/{self.number}"
+        return f"{self.producer.name}/{self.number}"
 
 
 @dataclass(slots=True)
@@ -163,160 +160,59 @@ class TransactionHistory:
     def anomalies(
         self, logs: Mapping[Partition, Log], positions: Mapping[Partition, int] | None = None
     ) -> list[Anomaly]:
-        places: dict[tuple[Partition, bytes | None], list[int]] = defaultdict(list)
-        for partition, log in logs.items():
-            for offset, value in log:
-                places[partition, value].append(offset)
-        found = self._strangers(places)
-        for transaction in self.transactions:
-            found += self._of_transaction(transaction, places)
-        found += self._order(places)
-        found += self._realtime_order(places)
-        for reading in self.readings:
-            found += self._of_reading(reading, logs)
+        places = {name_of(partition): partition for partition in self._partitions(logs)}
+        found = [
+            Anomaly(anomaly.kind, places.get(anomaly.partition, NOWHERE), anomaly.text)
+            for anomaly in joined(anomalies_of(Facts.load(self._operations(logs))))
+        ]
         if positions is not None:
-            found += self._of_positions(places, positions)
+            seen = {(partition, value) for partition, log in logs.items() for _, value in log}
+            found += self._of_positions(seen, positions)
         return found
 
-    def _strangers(
-        self, places: Mapping[tuple[Partition, bytes | None], list[int]]
-    ) -> list[Anomaly]:
-        known = {
-            (sent.partition, sent.value)
-            for transaction in self.transactions
-            for sent in transaction.sent
-        }
-        found = []
-        for (partition, value), offsets in places.items():
-            if (partition, value) not in known:
-                found.append(Anomaly("phantom", partition, f"{value!r} at {offsets}"))
-            elif len(offsets) > 1:
-                found.append(Anomaly("duplicate", partition, f"{value!r} is at {offsets}"))
-        return found
+    def _partitions(self, logs: Iterable[Partition]) -> list[Partition]:
+        sent = {sent.partition for found in self.transactions for sent in found.sent}
+        return sorted({*logs, *sent})
 
-    def _of_transaction(
-        self, transaction: Transaction, places: Mapping[tuple[Partition, bytes | None], list[int]]
-    ) -> list[Anomaly]:
-        seen = [send for send in transaction.sent if (send.partition, send.value) in places]
-        name, where = (
-            transaction.name,
-            (seen or transaction.sent or [Sent(NOWHERE, b"")])[0].partition,
-        )
-        if transaction.fate is Fate.ABORTED or transaction.commit_asked_s is None:
-            text = f"{len(seen)} records of {name}, which was not committed"
-            return [Anomaly("aborted-read", where, text)] if seen else []
-        found = []
-        if seen and len(seen) < len(transaction.sent):
-            text = f"{len(seen)} of the {len(transaction.sent)} records of {name}"
-            found.append(Anomaly("torn-transaction", where, text))
-        if transaction.fate is Fate.COMMITTED and transaction.sent and not seen:
-            found.append(Anomaly("lost-transaction", where, f"{name} was committed"))
-        successor_s = self._successor_s(transaction.producer)
-        is_done = bool(seen) or transaction.fate is Fate.COMMITTED
-        if is_done and transaction.commit_asked_s > successor_s:
-            late_s = transaction.commit_asked_s - successor_s
-            text = f"{name} was asked for {late_s:.3f} s after another had taken over"
-            found.append(Anomaly("zombie", where, text))
-        return found
-
-    def _successor_s(self, producer: Producer) -> float:
-        """Return when another producer learned that it owns the transactional id."""
-        later = self._instances[producer.transactional_id][producer.number :]
-        return min((transaction.ready_s for transaction in later), default=float("inf"))
-
-    def _order(self, places: Mapping[tuple[Partition, bytes | None], list[int]]) -> list[Anomaly]:
-        """Check that the records of a transactional id are in the order of its sends."""
-        last: dict[tuple[str, Partition], tuple[int, bytes]] = {}
-        found = []
-        for transaction in sorted(
-            self.transactions,
-            key=lambda transaction: (transaction.producer.number, transaction.number),
-        ):
-            for sent in transaction.sent:
-                offsets = places.get((sent.partition, sent.value))
-                if not offsets:
-                    continue
-                key = (transaction.producer.transactional_id, sent.partition)
-                offset, value = last.get(key, (-1, b""))
-                if offset > offsets[0]:
-                    text = f"{value!r} is at {offset} and {sent.value!r} at {offsets[0]}"
-                    found.append(Anomaly("nonmonotonic-send", sent.partition, text))
-                last[key] = (offsets[0], sent.value)
-        return found
-
-    def _realtime_order(
-        self, places: Mapping[tuple[Partition, bytes | None], list[int]]
-    ) -> list[Anomaly]:
-        """Check that a transaction committed before another began comes before it."""
-        found = []
-        for partition in {
-            sent.partition for transaction in self.transactions for sent in transaction.sent
-        }:
-            begun, ended = [], []
-            for transaction in self.transactions:
-                offsets = [
-                    offset
-                    for sent in transaction.sent
-                    if sent.partition == partition
-                    for offset in places.get((partition, sent.value), ())
-                ]
-                if not offsets:
-                    continue
-                begun.append((transaction.begun_s, min(offsets), transaction))
-                if transaction.fate is Fate.COMMITTED and transaction.ended_s is not None:
-                    ended.append((transaction.ended_s, max(offsets), transaction))
-            begun.sort(key=lambda item: item[0])
-            ended.sort(key=lambda item: item[0])
-            at, highest, whose = 0, -1, ""
-            for begun_s, first, transaction in begun:
-                while at < len(ended) and ended[at][0] < begun_s:
-                    if ended[at][1] > highest:
-                        highest, whose = ended[at][1], ended[at][2].name
-                    at += 1
-                if highest > first:
-                    text = f"{whose} at {highest} was committed before {transaction.name}"
-                    text += f" at {first} was begun"
-                    found.append(Anomaly("realtime-order", partition, text))
-        return found
-
-    def _of_reading(
-        self, reading: CommittedReading, logs: Mapping[Partition, Log]
-    ) -> list[Anomaly]:
-        asked_s = {
-            (sent.partition, sent.value): transaction.commit_asked_s
-            for transaction in self.transactions
-            for sent in transaction.sent
-        }
-        found = []
-        for partition, records in reading.records.items():
-            kept = dict(logs.get(partition, []))
-            for (before, *_), (after, *_) in pairwise(records):
-                if after <= before:
-                    text = f"{reading.name} was given {after} after {before}"
-                    found.append(Anomaly("nonmonotonic-poll", partition, text))
-            for offset, value, read_s in records:
-                if kept.get(offset, b"nothing") != value:
-                    text = f"{reading.name} read {value!r} at {offset}"
-                    found.append(Anomaly("dirty-read", partition, text))
-                commit_s = asked_s.get((partition, value or b""))
-                if commit_s is None or commit_s > read_s:
-                    text = f"{reading.name} read {value!r} before its commit was asked for"
-                    found.append(Anomaly("early-read", partition, text))
-            missing = kept.keys() - {offset for offset, *_ in records}
-            if missing:
-                text = f"{reading.name} was not given {sorted(missing)[:5]} ({len(missing)} in all)"
-                found.append(Anomaly("unseen", partition, text))
-        return found
+    def _operations(self, logs: Mapping[Partition, Log]) -> Iterator[Operation]:
+        """Tell the history to the checker."""
+        for instances in self._instances.values():
+            for producer in instances:
+                yield Operation(producer.name, "info", "open", {"role": "transactional"}, 0)
+                if producer.ready_s < float("inf"):
+                    ready_ns = int(producer.ready_s * 1e9)
+                    owned = producer.transactional_id
+                    yield Operation(producer.name, "ok", "init", owned, ready_ns)
+        numbers: dict[tuple[str, Partition], int] = defaultdict(int)
+        known: dict[tuple[Partition, bytes | None], tuple[str, int, int]] = {}
+        for transaction in self.transactions:
+            yield from _operations_of(transaction, numbers, known)
+        for number, reading in enumerate(self.readings):
+            process = f"{reading.name}, reader {number}"
+            yield Operation(process, "info", "open", {"role": "reader"}, 0)
+            for partition, records in reading.records.items():
+                name = name_of(partition)
+                yield Operation(process, "ok", "assign", [name, 0], 0)
+                for offset, value, read_s in records:
+                    run = _run(known, partition, offset, value)
+                    yield Operation(process, "ok", "poll", [name, [run]], int(read_s * 1e9))
+                yield Operation(process, "ok", "end", [name, -1], 0)
+        yield Operation("final", "info", "open", {"role": "final"}, 0)
+        for partition in self._partitions(logs):
+            name = name_of(partition)
+            runs = [_run(known, partition, *record) for record in logs.get(partition, ())]
+            yield Operation("final", "ok", "final", [name, runs], 0)
+            yield Operation("final", "ok", "end", [name, -1], 0)
 
     def _of_positions(
         self,
-        places: Mapping[tuple[Partition, bytes | None], list[int]],
+        seen: Set[tuple[Partition, bytes | None]],
         positions: Mapping[Partition, int],
     ) -> list[Anomaly]:
         """Check that a group's offsets are those of the transactions whose records are read."""
         expected: dict[Partition, int] = {}
         for transaction in self.transactions:
-            if any((sent.partition, sent.value) in places for sent in transaction.sent):
+            if any((sent.partition, sent.value) in seen for sent in transaction.sent):
                 for partition, offset in transaction.positions.items():
                     expected[partition] = max(offset, expected.get(partition, -1))
         return [
@@ -329,6 +225,43 @@ class TransactionHistory:
             for partition in sorted({*expected, *positions})
             if expected.get(partition, -1) != positions.get(partition, -1)
         ]
+
+
+def _operations_of(
+    transaction: Transaction,
+    numbers: dict[tuple[str, Partition], int],
+    known: dict[tuple[Partition, bytes | None], tuple[str, int, int]],
+) -> Iterator[Operation]:
+    """A transaction's operations; its records are acknowledged by its commit."""
+    process, number = transaction.producer.name, transaction.number
+    begun_ns, ended_ns = int(transaction.begun_s * 1e9), int((transaction.ended_s or 0) * 1e9)
+    yield Operation(process, "invoke", "begin", number, begun_ns)
+    for sent in transaction.sent:
+        name, first = name_of(sent.partition), numbers[process, sent.partition]
+        numbers[process, sent.partition] += 1
+        known[sent.partition, sent.value] = (process, first, number)
+        yield Operation(process, "invoke", "send", [name, first, first + 1, number], begun_ns)
+        if transaction.fate is Fate.COMMITTED:
+            yield Operation(process, "ok", "send", [name, [[first, 1, -1]]], ended_ns)
+    if transaction.commit_asked_s is not None:
+        asked_ns = int(transaction.commit_asked_s * 1e9)
+        yield Operation(process, "invoke", "commit", number, asked_ns)
+    if transaction.fate is Fate.COMMITTED:
+        yield Operation(process, "ok", "commit", number, ended_ns)
+    elif transaction.fate is Fate.ABORTED:
+        yield Operation(process, "ok", "abort", number, ended_ns)
+
+
+def _run(
+    known: Mapping[tuple[Partition, bytes | None], tuple[str, int, int]],
+    partition: Partition,
+    offset: int,
+    value: bytes | None,
+) -> list[Any]:
+    """A record as the checker reads it."""
+    stranger = (f"the sender of {value!r}", 0, -1)
+    process, number, transaction = known.get((partition, value), stranger)
+    return [offset, 1, process, number, transaction, -1]
 
 
 def copy_anomalies(

@@ -30,6 +30,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PythonTopicPartition
 from kafka.errors import KafkaError as PythonKafkaError
+from kafka.errors import UnknownBrokerIdError
 
 from tests.conformance.adapters import aio, confluent, kafka_python, kcat
 from tests.conformance.history import History, Partition, Reading, Send, Writer
@@ -362,6 +363,9 @@ class KafkaPythonReader(Reader):
             while not self.is_done():
                 try:
                     found = consumer.poll(timeout_ms=200, max_records=1000)
+                except UnknownBrokerIdError:
+                    # The broker left the metadata between two steps of the client.
+                    continue
                 except PythonKafkaError as error:
                     if not error.retriable:
                         self.reading.errors.append(repr(error))
