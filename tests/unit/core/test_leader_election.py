@@ -203,6 +203,14 @@ def test_a_single_replica_is_elected_without_a_question():
     assert elect(before, live()) is before
 
 
+def test_a_single_replica_that_restarted_uncleanly_is_elected_in_one_step():
+    before = state([1], 1, [1])
+    after = elect(before, {1: 17}, distrust=[1])
+    assert (after.leader, after.leader_epoch, after.is_recovering) == (1, 6, True)
+    assert after.broker_epochs == {1: 17}
+    assert elect(after, {1: 17}) is after
+
+
 def test_of_equal_logs_the_first_replica_is_elected():
     after = elect(doubtful(2, 3), live(1, 2, 3), logs={2: (4, 10), 3: (4, 10)})
     assert after.leader == 2

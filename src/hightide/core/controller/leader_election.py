@@ -180,9 +180,12 @@ def reelected(
         leader = first_live(state.replicas, elr, live, shutting_down)
         isr = () if leader == NO_BROKER else (leader,)
     remaining = with_isr(state, isr, live, min_isr, distrusted)
-    if leader == state.leader == NO_BROKER:
-        longest = longest_log(remaining, live, strategy, logs)
-        return remaining if longest == NO_BROKER else _recovered(remaining, longest, live)
+    if leader == NO_BROKER:
+        longest = longest_log(replace(remaining, leader=NO_BROKER), live, strategy, logs)
+        if longest != NO_BROKER:
+            return _recovered(remaining, longest, live)
+        if state.leader == NO_BROKER:
+            return remaining
     return replace(
         remaining,
         leader=leader,
