@@ -190,7 +190,8 @@ class Scan:
         self.position = start + at
         view.release()
         if not why and at == 0 and self.position < until:
-            if filled < min(size - start, HEADER_BYTES) or size - start < HEADER_BYTES:
+            # A read that is too short has met the end of a file that was cut.
+            if filled < min(size - start, len(buffer)) or size - start < HEADER_BYTES:
                 why = "the file ends inside a record batch"
             else:
                 # The batch is larger than the buffer, and its length is within the file.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -11,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hightide.log.damage import Hole
-from hightide.log.disk import Disk, MemoryDisk
+from hightide.log.disk import Disk, MemoryDisk, RealDisk
 from hightide.log.log import Log
 from hightide.log.log_manager import LogManager
 from hightide.log.repair import Fill
@@ -106,6 +108,27 @@ class TestLostAndCutFiles:
         refused = assert_right_or_refused(disk, wanted)
         assert refused
         assert len(refused) < len(wanted) // 2
+
+    @pytest.mark.parametrize("is_scrubbed", [False, True])
+    @pytest.mark.parametrize("rest", [*range(0, 900, 13), 61, 62])
+    def test_a_segment_of_a_running_log_that_was_cut_is_refused(
+        self, tmp_path: Path, rest: int, is_scrubbed: bool
+    ) -> None:
+        """The log has the file open, and does not know its new size."""
+        log_manager = filled(RealDisk(tmp_path))
+        log = log_manager.logs["t", 0]
+        wanted = stored(log)
+        path = log.segments[1].path(LOG)
+        assert rest < (tmp_path / path).stat().st_size
+        os.truncate(tmp_path / path, rest)
+        if is_scrubbed:
+            for second in range(4):
+                run_jobs(log_manager, NOW + 7 * 24 * 3_600_000 + 1000 * second)
+            assert log.damage.holes
+            assert not log.damage.pending
+        found, refused = served(log_manager, log)
+        assert found == [record for record in wanted if record.offset not in refused]
+        assert 0 < len(refused) <= 16
 
     def test_all_lost_files_are_refused(self, disk: Disk) -> None:
         wanted = stopped(disk)
