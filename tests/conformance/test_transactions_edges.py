@@ -6,6 +6,7 @@ import subprocess
 import threading
 import time
 
+import confluent_kafka
 import pytest
 
 from hightide.testing import Cluster
@@ -20,6 +21,7 @@ from hightide.wire.messages.transactions import (
 )
 from tests.conformance.adapters import Record, confluent, kafka_python, kcat, values
 from tests.conformance.adapters.transactional import transactional
+from tests.conformance.conftest import TRANSACTING
 from tests.conformance.raw import Raw, produce_request, produced
 from tests.conformance.raw_transactions import (
     COMMITTED,
@@ -34,6 +36,7 @@ from tests.conformance.raw_transactions import (
 )
 from tests.conformance.replicated import fetch, values_of
 from tests.support.eventually import eventually
+from tests.support.proxy import Proxy
 
 
 @pytest.fixture
@@ -361,3 +364,62 @@ def test_records_of_an_open_transaction_may_be_deleted(transacting, topic):
         transacting.bootstrap, topic, 2, start="earliest", isolation="read_committed"
     )
     assert values(found) == [b"2", b"plain"]
+
+
+# -- librdkafka ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def behind_proxy():
+    """A broker that clients reach only through a proxy."""
+    proxy = Proxy("127.0.0.1:1")
+    settings = {**TRANSACTING, "advertised.listeners": f"PLAINTEXT://{proxy.hosts}"}
+    with Cluster(settings=settings) as cluster:
+        proxy.forward_to(cluster.bootstrap)
+        yield cluster, proxy
+        proxy.refuse()
+    proxy.close()
+
+
+def test_sequences_that_librdkafka_uses_again_after_an_abort_lose_no_record(behind_proxy):
+    """The response of a batch is lost, and the transaction is aborted while the broker is away.
+    librdkafka then takes the batch for unwritten, and the next transaction has its sequences."""
+    cluster, proxy = behind_proxy
+    topic = cluster.create_topic()
+    limits = {"socket.timeout.ms": 3000, "reconnect.backoff.max.ms": 100, "retry.backoff.ms": 50}
+    names = {"bootstrap.servers": proxy.hosts, "transactional.id": "reused", "log_level": 0}
+    producer = confluent_kafka.Producer({**names, **limits, "linger.ms": 0})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, b"first", partition=0)
+    assert producer.flush(30) == 0
+    proxy.hold_responses()
+    producer.produce(topic, b"answer lost", partition=0)
+    eventually(lambda: end_offset(cluster, topic, UNCOMMITTED) == 2)
+    proxy.refuse()
+    abort = threading.Thread(target=persist, args=(producer.abort_transaction,))
+    abort.start()
+    time.sleep(0.5)  # the abort drops what waits to be sent
+    proxy.heal()
+    abort.join(60)
+    assert not abort.is_alive()
+    producer.begin_transaction()
+    producer.produce(topic, b"refused", partition=0)
+    with pytest.raises(confluent_kafka.KafkaException) as caught:
+        persist(producer.commit_transaction)
+    assert caught.value.args[0].txn_requires_abort()
+    persist(producer.abort_transaction)
+    producer.begin_transaction()
+    producer.produce(topic, b"kept", partition=0)
+    persist(producer.commit_transaction)
+    assert committed_values(cluster, topic) == [b"kept"]
+
+
+def persist(work):
+    """Call a function of a transactional producer, again after a retriable error."""
+    while True:
+        try:
+            return work(5)
+        except confluent_kafka.KafkaException as error:
+            if not error.args[0].retriable():
+                raise

@@ -12,8 +12,9 @@ from hightide.zookeeper.client import ClientTls, ZooKeeperClient
 from hightide.zookeeper.interface import SessionState
 from hightide.zookeeper.zookeeper_errors import AuthFailed, NoAuth, NotConnected
 from tests.support.certificates import CertificateAuthority
+from tests.support.proxy import Proxy
 from tests.zookeeper import servers
-from tests.zookeeper.client_world import Proxy, States, scenario, session
+from tests.zookeeper.client_world import States, scenario, session
 
 CREDENTIALS = "broker:tide pool"
 

@@ -13,8 +13,8 @@ import pytest
 
 from hightide.wire.errors import ErrorCode
 from tests.support.eventually import eventually
+from tests.support.proxy import Proxy
 from tests.zookeeper.broker_world import TOPIC, Brokers, Tree, configure, create, setting
-from tests.zookeeper.client_world import Proxy
 from tests.zookeeper.traffic import traffic
 
 KINDS = ("embedded", "zookeeper", "ensemble")

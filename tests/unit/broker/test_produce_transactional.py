@@ -227,14 +227,17 @@ def test_one_partition_can_be_refused_and_another_be_appended_to():
     asyncio.run(run())
 
 
-def test_a_duplicate_batch_is_answered_without_verification_also_after_the_end():
+def test_a_duplicate_batch_is_answered_without_verification_and_refused_after_the_end():
     async def run():
         async with world() as it:
             client = await it.client()
             assert results(await client.send(produce_request(part(0, b"a", b"b")))) == [(0, 0)]
-            await client.send(marker_request(FIRST, True))
             it.verdicts.code = ErrorCode.TRANSACTION_ABORTABLE
             assert results(await client.send(produce_request(part(0, b"a", b"b")))) == [(0, 0)]
+            await client.send(marker_request(FIRST, True))
+            assert results(await client.send(produce_request(part(0, b"a", b"b")))) == [
+                (ErrorCode.UNKNOWN_PRODUCER_ID, -1)
+            ]
             assert it.values() == [b"a", b"b"]
             assert len(it.verdicts.requests) == 1
             client.close()

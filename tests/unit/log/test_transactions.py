@@ -98,12 +98,42 @@ def test_a_plain_batch_of_a_producer_in_a_transaction_is_refused(disk: Disk) -> 
     assert append(log, plain)[0] == 3
 
 
-def test_a_repeated_batch_of_a_transaction_that_is_over_opens_none(disk: Disk) -> None:
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_batch_with_the_sequences_of_an_ended_transaction_is_refused(
+    disk: Disk, commits: bool
+) -> None:
     _, log = new_log(disk)
     write(log, 1, 0, b"a")
-    end_transaction(log, 1, commits=True)
-    assert write(log, 1, 0, b"a") == 0
-    assert log.end_offset == log.last_stable_offset == 2
+    end_transaction(log, 1, commits=commits)
+    with pytest.raises(KafkaError) as caught:
+        write(log, 1, 0, b"other")
+    assert caught.value.code is ErrorCode.UNKNOWN_PRODUCER_ID
+    assert log.end_offset == log.last_stable_offset == 2, "it opens no transaction"
+
+
+def test_sequences_of_an_ended_transaction_are_refused_in_the_next_one(disk: Disk) -> None:
+    _, log = new_log(disk)
+    write(log, 1, 0, b"a")
+    end_transaction(log, 1, commits=False)
+    write(log, 1, 1, b"b")
+    with pytest.raises(KafkaError) as caught:
+        write(log, 1, 0, b"other")
+    assert caught.value.code is ErrorCode.UNKNOWN_PRODUCER_ID
+    assert write(log, 1, 1, b"b") == 2, "a repetition within the open transaction"
+
+
+def test_an_ended_transaction_is_known_after_a_restart(disk: Disk) -> None:
+    log_manager, log = new_log(disk)
+    write(log, 1, 0, b"a")
+    end_transaction(log, 1, commits=False)
+    write(log, 1, 1, b"b")
+    log_manager.sync_names()
+    log_manager.close(NOW)
+    log = open_log_manager(disk, CONFIG).logs["t", 0]
+    assert write(log, 1, 1, b"b") == 2
+    with pytest.raises(KafkaError) as caught:
+        write(log, 1, 0, b"other")
+    assert caught.value.code is ErrorCode.UNKNOWN_PRODUCER_ID
 
 
 def test_a_marker_is_written_once_and_fenced(disk: Disk) -> None:

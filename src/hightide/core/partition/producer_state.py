@@ -24,6 +24,13 @@ refuses later batches with the same error until the missing ones are written in 
 These refusals are not in the log: another leader does not know them, and the client sends all of
 the batches to it again in order.
 
+A batch with the sequences of a transaction that has ended is no repetition: a client ends a
+transaction when all its batches are answered or given up. librdkafka uses the sequences of a batch
+again that it gave up, and that the log has. To call the new batch a repetition would lose it:
+
+    seq 5..9 ──▶ written, the response is lost; the transaction is aborted
+    seq 5..9 with other records, in the next transaction ──▶ UNKNOWN_PRODUCER_ID
+
 Coordinators write for producers too (offsets in a transaction), without sequences. Of such batches
 only the epoch counts. `core/transactions/open_transactions.py` interprets the fields for
 transactions; this module only keeps and stores them.
@@ -126,6 +133,13 @@ class ProducerState:
         """The last offset of its newest batch, or -1."""
         return self.batches[-1].last_offset if self.batches else NO_OFFSET
 
+    def has_ended(self, batch: AppendedBatch) -> bool:
+        """Return whether the transaction of this batch has ended in this epoch."""
+        first_offset = self.transaction_first_offset
+        return self.coordinator_epoch >= 0 and (
+            first_offset < 0 or batch.base_offset < first_offset
+        )
+
     def __eq__(self, other: object) -> bool:
         """Compare what a replay of the log restores."""
         if not isinstance(other, ProducerState):
@@ -175,7 +189,9 @@ class ProducerStates:
 
         Raise INVALID_PRODUCER_EPOCH for an epoch that has been replaced, and
         OUT_OF_ORDER_SEQUENCE_NUMBER for a gap, an overlap, or a repetition of a batch that is older
-        than the last five. Raise the error of an earlier batch that was refused and is missing.
+        than the last five. Raise UNKNOWN_PRODUCER_ID for sequences of a transaction that has ended,
+        which makes the client abort and ask for a new epoch. Raise the error of an earlier batch
+        that was refused and is missing.
         """
         state = self._states.get(producer_id)
         if state is None:
@@ -198,6 +214,12 @@ class ProducerStates:
         last_sequence = (first_sequence + count - 1) & _SEQUENCE_MASK
         for batch in state.batches:
             if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
+                if state.has_ended(batch):
+                    raise KafkaError(
+                        ErrorCode.UNKNOWN_PRODUCER_ID,
+                        f"producer {producer_id} sent sequence {first_sequence}, which it used in a"
+                        " transaction that has ended",
+                    )
                 return batch
         self._check_refused(producer_id, epoch, first_sequence)
         raise KafkaError(
