@@ -198,8 +198,12 @@ def check_epochs(
 def _agree(segments: list[Segment], entries: Epochs, start_offset: int, safe_before: int) -> bool:
     begin = max(start_offset, segments[0].base_offset)
     first = _batch_at(segments, begin)
-    is_known = first is not None and begin < safe_before and first.leader_epoch >= 0
-    if is_known and (not entries or entries[0][1] > begin):
+    if (
+        first is not None
+        and begin < safe_before
+        and first.leader_epoch >= 0
+        and (not entries or entries[0][1] > max(begin, first.base_offset))
+    ):
         return False  # the first entry covers the first record
     try:
         end = min(segments[-1].next_offset(), safe_before)
@@ -210,7 +214,7 @@ def _agree(segments: list[Segment], entries: Epochs, start_offset: int, safe_bef
         if start >= end:
             break  # nothing was written in it
         last = _batch_at(segments, start - 1) if start > begin and before >= 0 else None
-        if last is not None and last.leader_epoch != before:
+        if last is not None and last.base_offset < start and last.leader_epoch != before:
             return False
         batch = _batch_at(segments, start) if start >= begin else None
         if batch is not None and batch.base_offset <= start:
@@ -219,7 +223,9 @@ def _agree(segments: list[Segment], entries: Epochs, start_offset: int, safe_bef
                 return False
         before = epoch
     last = _batch_at(segments, end - 1)
-    return last is None or last.leader_epoch in (before, UNDEFINED_EPOCH)
+    if last is None or last.base_offset >= end:
+        return True
+    return last.leader_epoch in (before, UNDEFINED_EPOCH)
 
 
 def _batch_at(segments: list[Segment], offset: int) -> BatchHeader | None:
@@ -237,30 +243,43 @@ def _epochs_of(
     segments: list[Segment], known: Epochs, start_offset: int, safe_before: int
 ) -> list[tuple[int, int]]:
     """Return the leader epochs that the batches show. An epoch never goes back, so a batch whose
-    epoch is larger than that of the next one has a damaged header."""
-    batches: list[tuple[int, int]] = []
-    for segment in segments:
-        try:
-            batches += [(h.leader_epoch, h.base_offset) for _, h in segment.headers()]
-        except Corrupt:
-            continue
-    batches = [batch for batch in batches if batch[1] < safe_before and batch[0] >= 0]
+    epoch is larger than that of the next one has a damaged header. Compaction may have removed the
+    first batches of an epoch; then it begins where the file says, if no batch contradicts."""
+    batches = [batch for batch in _epoch_batches(segments, known) if batch[1] < safe_before]
     largest = max((epoch for epoch, _ in known), default=MAX_OFFSET)
     starts = dict(known)
     found: list[tuple[int, int]] = []
-    odd_from = -1
-    for at, (epoch, base) in enumerate(batches):
+    # The end of the batches whose epoch is certain: the next epoch does not begin before.
+    earliest = segments[0].base_offset
+    for at, (epoch, base, end) in enumerate(batches):
         latest = found[-1][0] if found else UNDEFINED_EPOCH
         following = batches[at + 1][0] if at + 1 < len(batches) else largest
         if epoch < latest or (epoch > latest and following < epoch):
-            odd_from = base if odd_from < 0 else odd_from
+            earliest = min(earliest, base)
             continue
         if epoch > latest:
             start = starts.get(epoch, base)
-            found.append((epoch, start if 0 <= odd_from <= start <= base else base))
-        odd_from = -1
+            found.append((epoch, start if earliest <= start <= base else base))
+        earliest = end
     if found and found[0][1] < start_offset:
         kept = [entry for entry in found if entry[1] > start_offset]
         first = [entry for entry in found if entry[1] <= start_offset][-1]
         found = [(first[0], start_offset), *kept]
+    return found
+
+
+def _epoch_batches(segments: list[Segment], known: Epochs) -> list[tuple[int, int, int]]:
+    """Return the epoch, first and next offset of each batch. Where batches cannot be read, the
+    known starts of epochs take their place."""
+    found: list[tuple[int, int, int]] = []
+    for segment in segments:
+        end = segment.base_offset
+        try:
+            for _, header in segment.headers():
+                end = header.last_offset + 1
+                if header.leader_epoch >= 0:
+                    found.append((header.leader_epoch, header.base_offset, end))
+        except Corrupt:
+            unread = [entry for entry in known if end <= entry[1] < segment.limit_offset]
+            found += [(epoch, start, start + 1) for epoch, start in unread]
     return found

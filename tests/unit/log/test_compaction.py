@@ -95,6 +95,32 @@ def live(rows: dict[bytes, bytes | None]) -> dict[bytes, bytes]:
     return {key: value for key, value in rows.items() if value is not None}
 
 
+@pytest.mark.parametrize("keys", [1, 2, 3, 7])
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("torn", [0, 40])
+def test_leader_epochs_outlive_the_batches_that_began_them(
+    disk: Disk, keys: int, is_clean: bool, torn: int
+) -> None:
+    """Compaction removes the first batches of an epoch; the next start must not take the first
+    that is left for its beginning, and must not lose the epochs before a torn end."""
+    world = World(disk)
+    for i in range(60):
+        data = batch([b"x" * 20], keys=[b"k%d" % (i % keys)], timestamp=world.now_ms)
+        append(world.log, data, leader_epoch=i // 7, now_ms=world.now_ms)
+        if i % 20 == 19:
+            world.run_housekeeping()
+    entries, kept = world.log.epochs.entries, stored(world.log)
+    assert len(kept) < 60
+    if is_clean:
+        world.log_manager.close(world.now_ms)
+    elif torn:
+        world.log.active_segment.opened().append(bytes(torn))
+    world.reopen()
+    assert world.log.epochs.entries == entries
+    assert stored(world.log) == kept
+    assert not world.log.damage
+
+
 def test_older_records_of_a_key_go_and_offsets_stay(disk: Disk) -> None:
     world = World(disk)
     for i in range(20):

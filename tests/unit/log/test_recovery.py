@@ -11,6 +11,7 @@ import pytest
 from hightide.log import checkpoint
 from hightide.log.disk import Disk, MemoryDisk
 from hightide.log.flush import flush
+from hightide.log.leader_epochs import EPOCH_CHECKPOINT
 from hightide.log.log import Log
 from hightide.log.segment import LOG
 from hightide.wire.errors import ErrorCode, KafkaError
@@ -241,6 +242,19 @@ class TestBelowTheRecoveryPoint:
         assert again.end_offset == log.end_offset
         _, refused = served(log_manager, again)
         assert refused == set(range(log.active_segment.base_offset, log.end_offset))
+
+    def test_epochs_before_a_torn_end_are_kept(self, disk: Disk) -> None:
+        """The file of epochs is damaged too, so they are taken from the batches."""
+        log = filled(disk, flushed=20)
+        entries, wanted = log.epochs.entries, stored(log)
+        path = f"t-0/{EPOCH_CHECKPOINT}"
+        text = disk.read_file(path)
+        assert text.count(b"1 12\n") == 1
+        overwrite(disk, path, text.replace(b"1 12\n", b"1 14\n"))
+        log.active_segment.opened().append(bytes(40))
+        again = reopened(disk)
+        assert again.epochs.entries == entries
+        assert stored(again) == wanted
 
     def test_other_logs_are_not_harmed(self, disk: Disk) -> None:
         log = filled(disk, flushed=20)
