@@ -12,6 +12,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 
 from hightide.broker.membership.dynamic_configs import TopicConfigs
 from hightide.broker.replication.replica import Replica
@@ -161,10 +162,10 @@ class StateChanges:
                 self._failed.pop((change.topic_id, change.index), None)
                 self._drop(change.topic, change.topic_id, change.index, "deleted")
             case StateChanged():
-                replica = self._replica_manager.get_by_id(change.topic_id.bytes, change.index)
-                if replica is not None:
-                    replica.published(change.state)
+                self._state_changed(change)
             case _:
+                # A role that could not be taken is obsolete now.
+                self._failed.pop((change.topic_id, change.index), None)
                 try:
                     self._begin(change)
                 except DiskFailed as failure:
@@ -174,6 +175,16 @@ class StateChanges:
                     # A failure of one partition must not keep the others from being led.
                     log.exception("cannot change the role of %s-%d", change.topic, change.index)
                     self._failed[change.topic_id, change.index] = change
+
+    def _state_changed(self, change: StateChanged) -> None:
+        key = (change.topic_id, change.index)
+        if (failed := self._failed.get(key)) is not None:
+            self._failed[key] = replace(failed, state=change.state)
+        replica = self._replica_manager.get_by_id(change.topic_id.bytes, change.index)
+        if replica is not None:
+            replica.published(change.state)
+            if (waiting := self._contradicted.get(replica)) is not None:
+                self._contradicted[replica] = replace(waiting, state=change.state)
 
     # -- roles -----------------------------------------------------------------------------
 
