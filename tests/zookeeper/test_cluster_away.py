@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import time
+import warnings
 from functools import partial
 
 import pytest
@@ -72,6 +73,25 @@ def topic(cluster):
     cluster.create_topic(name, partitions=3, replication_factor=3)
     eventually(lambda: all(len(cluster.partitions(n, name)) == 3 for n in cluster.brokers))
     return name
+
+
+def begin_librdkafka(bootstrap: str) -> None:
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    producer.produce("t", b"x")
+    assert producer.flush(30) == 0
+
+
+def begin_kafka_python(bootstrap: str) -> None:
+    with warnings.catch_warnings():
+        # The client uses a deprecated function of Python.
+        warnings.simplefilter("ignore")
+        from kafka import KafkaProducer
+
+    producer = KafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True)
+    producer.send("t", b"x").get(30)
+    producer.close(5)
 
 
 def restart(backend) -> None:
@@ -168,6 +188,17 @@ def refusals_in_time(cluster: Brokers, controller: int, topic: str) -> None:
     assert configure(address, TOPIC, topic, retention_ms="1000000") in RETRIABLE
     assert time.monotonic() - began < 2 * SESSION_MS / 1000
     assert setting(address, TOPIC, topic, "retention.ms") == "604800000"
+
+
+@pytest.mark.parametrize("begin", [begin_librdkafka, begin_kafka_python])
+def test_an_idempotent_producer_begins_while_zookeeper_is_away(embedded, begin):
+    with Brokers(embedded.hosts, 1, session_ms=SESSION_MS) as cluster:
+        cluster.create_topic("t", replication_factor=1)
+        embedded.kill()
+        try:
+            begin(cluster.bootstrap)
+        finally:
+            embedded.start()
 
 
 def test_a_connection_that_is_never_answered_costs_no_session(embedded):

@@ -162,6 +162,7 @@ class Broker:
         self._disk_monitor.start()
         self._ticks = loop.create_task(self._tick())
         await self._wait_for_state()
+        self.producer_ids.take_ahead()
         self._dispatch.open(self._server)
         return bound
 
@@ -326,6 +327,7 @@ class Broker:
     async def _stop_replication(self) -> None:
         if self._ticks is not None:
             self._ticks.cancel()
+        await self.producer_ids.stop()
         await self.controller.stop()
         await self._isr_changes.stop()
         await self.replica_manager.failures.stop()

@@ -6,13 +6,13 @@ producer that had the previous one.
 
 INVALID_REQUEST              a producer id without its epoch, or an epoch without its id; or an
                              empty transactional id
-COORDINATOR_NOT_AVAILABLE    ZooKeeper gave no block of ids; or the coordinator's record could not
-                             be written, or is not committed yet
+COORDINATOR_NOT_AVAILABLE    the coordinator's record could not be written, or is not committed yet
+COORDINATOR_LOAD_IN_PROGRESS ZooKeeper gives no block of ids; or the coordinator reads its log
 INVALID_TRANSACTION_TIMEOUT  no timeout, or more than transaction.max.timeout.ms
 PRODUCER_FENCED              the producer has been replaced (INVALID_PRODUCER_EPOCH for clients
                              that do not know this error)
 CONCURRENT_TRANSACTIONS      the transaction of the previous producer is being ended; retry
-NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS: see handlers/transactions.py
+NOT_COORDINATOR              see handlers/transactions.py
 """
 
 from __future__ import annotations
@@ -39,31 +39,65 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _BLOCK = 1_000
+_TAKE_AHEAD = 100
+"""With fewer ids left than this, the next block is taken."""
 _LAST_ID = 2**63 - 1
 
 
 class ProducerIds:
-    """Hands out producer ids, a block at a time."""
+    """Hands out producer ids, a block at a time.
+
+    The next block is taken ahead, so that producers can begin while ZooKeeper is away.
+    """
 
     def __init__(self, zookeeper: ZooKeeper, broker_id: int) -> None:
         self._zookeeper = zookeeper
         self._broker_id = broker_id
-        self._next_id = 0
-        self._end_id = 0
+        self._ids = range(0)
+        self._next_ids = range(0)
         self._taking: asyncio.Task[None] | None = None
+        self._is_reported = False
 
     async def next(self) -> int:
-        while self._next_id >= self._end_id:
-            # All producers that wait share one block.
-            if self._taking is None:
-                self._taking = asyncio.ensure_future(self._take_block())
-                self._taking.add_done_callback(self._taken)
+        """Return a new id.  Raise COORDINATOR_LOAD_IN_PROGRESS, as Kafka does, if there is none."""
+        while not self._ids:
+            if self._next_ids:
+                self._ids, self._next_ids = self._next_ids, range(0)
+            else:
+                await self._wait_for_block()
+        producer_id, self._ids = self._ids[0], self._ids[1:]
+        if len(self._ids) < _TAKE_AHEAD:
+            self.take_ahead()
+        return producer_id
+
+    def take_ahead(self) -> None:
+        """Begin to take the next block, if there is none."""
+        # All producers that wait share one block.
+        if not self._next_ids and (self._taking is None or self._taking.done()):
+            self._taking = asyncio.ensure_future(self._take_block())
+            self._taking.add_done_callback(self._taken)
+
+    async def stop(self) -> None:
+        if self._taking is not None:
+            self._taking.cancel()
+            await asyncio.wait([self._taking])
+
+    async def _wait_for_block(self) -> None:
+        self.take_ahead()
+        assert self._taking is not None
+        try:
             await asyncio.shield(self._taking)
-        self._next_id += 1
-        return self._next_id - 1
+        except ZooKeeperError as error:
+            # Clients ask again and again.
+            level = logging.DEBUG if self._is_reported else logging.ERROR
+            log.log(level, "new producers have to wait for a block of producer ids: %s", error)
+            self._is_reported = True
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) from None
+        self._is_reported = False
 
     def _taken(self, task: asyncio.Task[None]) -> None:
-        self._taking = None
+        if self._taking is task:
+            self._taking = None
         if not task.cancelled():
             task.exception()  # callers see it; without a caller asyncio would log it
 
@@ -80,7 +114,7 @@ class ProducerIds:
                 await compare_and_set(self._zookeeper, path, block.encode(), stat.version)
             except BadVersion:
                 continue  # another broker was faster
-            self._next_id, self._end_id = first_id, first_id + _BLOCK
+            self._next_ids = range(first_id, first_id + _BLOCK)
             return
 
 
@@ -118,11 +152,6 @@ async def _idempotent(broker: Broker, request: InitProducerIdRequest) -> InitPro
         producer_id = await broker.producer_ids.next()
     except KafkaError as error:
         return InitProducerIdResponse(error_code=error.code, producer_id=-1, producer_epoch=-1)
-    except ZooKeeperError as error:
-        log.error("cannot take a block of producer ids: %s", error)
-        return InitProducerIdResponse(
-            error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, producer_id=-1, producer_epoch=-1
-        )
     return InitProducerIdResponse(
         error_code=ErrorCode.NONE, producer_id=producer_id, producer_epoch=0
     )

@@ -36,7 +36,6 @@ from hightide.wire.messages.transactions import (
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
-from hightide.zookeeper.zookeeper_errors import ZooKeeperError
 
 if TYPE_CHECKING:
     from hightide.broker.broker import Broker
@@ -168,9 +167,6 @@ class TransactionPartitions:
             producer_id = await self._broker.producer_ids.next()
         except KafkaError as error:
             return Answer(error.code)
-        except ZooKeeperError as error:
-            log.error("a block of producer ids cannot be allocated: %s", error)
-            return Answer(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         # Another broker may be the coordinator by now, or this one in another leader epoch.
         partition = self.find(transactional_id)
         if partition is None:
