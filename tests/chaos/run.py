@@ -91,6 +91,8 @@ class Figures:
     heal_s: float = 0.0
     """The longest time from the end of a fault until all replicas were in sync."""
     damages: int = 0
+    stood_still: int = 0
+    """Clients of librdkafka that were restarted, because they did not come to their ends."""
     faults: dict[str, int] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
@@ -266,6 +268,9 @@ class Run:
             # After a failure the cluster may never let the clients come to their ends.
             for miss in workload.drain(120.0 if not self.figures.failures else 30.0):
                 self._failed(miss)
+            self.figures.stood_still = len(workload.stood_still)
+            for client in workload.stood_still:
+                self.report.say(f"restarted {client}, which stood still")
         finally:
             workload.stop()
         self._check(chaos)

@@ -42,6 +42,13 @@ COPIERS = (CONFLUENT, AIO)
 # librdkafka carries most of the load: it costs the least of the machine.
 SHARES = {CONFLUENT: 6.0, AIO: 1.0, KAFKA_PYTHON: 1.0, JAVA: 2.0}
 ROOT = Path(__file__).parents[2]
+STILL_S = 30.0
+"""After this time without faults a client of librdkafka that has not come to its end is restarted.
+
+librdkafka 2.16 can stop for good when brokers are killed: its main thread and a broker's thread
+wait for each other's lock (`rd_kafka_toppar_handle_OffsetForLeaderEpoch` and
+`rd_kafka_broker_fail`), or a consumer does not connect to a leader any more.  Other clients have to
+come to their ends by themselves."""
 
 
 class Tail:
@@ -166,6 +173,8 @@ class Workload:
         self._supervisor = threading.Thread(target=self._supervise, daemon=True)
         self._leaders = threading.Thread(target=self._watch_leaders, daemon=True)
         self._markers = itertools.count()
+        self.stood_still: list[str] = []
+        """Clients of librdkafka that were restarted at the end, because they stood still."""
         self._faults = itertools.count(1)
         folder.mkdir(parents=True, exist_ok=True)
         self.nemesis = Recorder(folder, NEMESIS)
@@ -481,26 +490,43 @@ class Workload:
 
     def _wait_for_ends(self, clients: list[Client], deadline_s: float) -> list[str]:
         """Wait until each reader, group and copier has met the ends of its partitions."""
+        restart_s = time.monotonic() + STILL_S
         while True:
-            with self._lock:
-                self.tail.follow()
-                met = defaultdict(set)
-                for name, partition in self.tail.ends:
-                    met[name].add(partition)
-                # The members of a group meet its ends together.
-                groups = defaultdict(set)
-                for client in clients:
-                    groups[client.job.get("group") or client.name] |= met[client.name]
-            late = []
-            for client in clients:
-                group = client.job.get("group") or client.name
-                if missing := client.ends - groups[group]:
-                    late.append(f"{group} did not come to the end of {sorted(missing)}")
+            late = self._late(clients)
             if not late:
                 return []
+            if time.monotonic() > restart_s:
+                restart_s = deadline_s
+                self._restart_still([client for client in clients if client.name in late])
             if time.monotonic() > deadline_s:
-                return sorted(set(late))
+                return sorted(set(late.values()))
             time.sleep(0.05)
+
+    def _late(self, clients: list[Client]) -> dict[str, str]:
+        """Return the clients that have not met their ends, and which."""
+        with self._lock:
+            self.tail.follow()
+            met = defaultdict(set)
+            for name, partition in self.tail.ends:
+                met[name].add(partition)
+        # The members of a group meet its ends together.
+        groups = defaultdict(set)
+        for client in clients:
+            groups[client.job.get("group") or client.name] |= met[client.name]
+        late = {}
+        for client in clients:
+            group = client.job.get("group") or client.name
+            if missing := client.ends - groups[group]:
+                late[client.name] = f"{group} did not come to the end of {sorted(missing)}"
+        return late
+
+    def _restart_still(self, clients: list[Client]) -> None:
+        """Kill clients of librdkafka that stand still; their supervisor starts them again."""
+        with self._lock:
+            for client in clients:
+                if client.job["client"] == CONFLUENT and client.is_running:
+                    self.stood_still.append(f"{client.name}.{client.starts}")
+                    client.process.kill()
 
     def _read_all(self, deadline_s: float) -> list[str]:
         job = {"topics": self.topics, "role": "final", "client": CONFLUENT, **self._shared}
