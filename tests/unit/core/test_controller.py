@@ -244,6 +244,21 @@ def test_an_answer_from_another_leader_epoch_or_broker_epoch_does_not_count(harn
     assert harness.controller.logs_needed().keys() == {2, 3}
 
 
+def test_if_the_last_members_have_no_log_the_others_are_asked_at_once(harness: Harness):
+    harness.see(2, 3)
+    harness.see()
+    harness.see(1, b2=Broker(25), b3=Broker(35))
+    epoch, controller = harness.state().leader_epoch, harness.controller
+    empty = {("t", 0): (epoch, LogEnd(-1, 0))}
+    harness.write(controller.logs_read(2, 25, empty))
+    before = controller.cluster.recovery_changes
+    harness.write(controller.logs_read(3, 35, empty))
+    assert controller.cluster.recovery_changes > before, "or the question waits for the next audit"
+    assert controller.logs_needed() == {1: {("t", 0): epoch}}
+    harness.write(controller.logs_read(1, 10, empty))
+    assert harness.state().leader == 2, "a last member, because no log is longer"
+
+
 def test_a_partition_that_waits_for_logs_says_whose(harness: Harness):
     harness.see(2, 3)
     harness.see()

@@ -196,6 +196,12 @@ def test_if_all_last_members_have_lost_their_logs_the_others_are_asked():
     assert after.leader == 1
 
 
+def test_of_empty_logs_that_of_a_last_member_is_elected():
+    """Nothing was ever written, so nothing is lost, and nothing is reported as lost."""
+    after = elect(doubtful(2, 3), live(1, 2, 3), logs={n: (-1, 0) for n in (1, 2, 3)})
+    assert after.leader == 2
+
+
 def test_a_single_replica_is_elected_without_a_question():
     before = state([1], NO_BROKER, [], last_known_leader=1, last_known_elr=(1,))
     after = elect(before, live(1))

@@ -149,6 +149,9 @@ class Cluster:
         if partition in self.leaderless and broker_id in self.live:
             answers = self._logs.setdefault(partition, {})
             answers[broker_id] = (self.live[broker_id], leader_epoch, log)
+            if log.last_epoch < 0:
+                # Other replicas are asked if all of the last members have lost their logs.
+                self.recovery_changes += 1
 
     def logs(self, partition: Partition, state: PartitionState) -> Logs:
         """Return the answers that are still true."""

@@ -222,8 +222,8 @@ def longest_log(
 ) -> int:
     """Return the candidate with the longest log; NO_BROKER while an answer is missing.
 
-    Of equal logs, the first in the order of the assignment wins.  A replica that has no other
-    beside it is not asked.
+    Of equal logs, a member of the last ISR and ELR wins, then the first in the order of the
+    assignment.  A replica that has no other beside it is not asked.
     """
     candidates = recovery_candidates(state, live, strategy, logs)
     if candidates == state.replicas and len(candidates) == 1:
@@ -232,7 +232,8 @@ def longest_log(
         return NO_BROKER
     if strategy is RecoveryStrategy.BALANCED and NO_LOG in (logs[c] for c in candidates):
         return NO_BROKER
-    return max(candidates, key=lambda candidate: logs[candidate], default=NO_BROKER)
+    members = state.last_known_elr
+    return max(candidates, key=lambda c: (logs[c], c in members), default=NO_BROKER)
 
 
 def _recovered(state: PartitionState, leader: int, live: Mapping[int, int]) -> PartitionState:
