@@ -28,10 +28,10 @@ run: setup programs ## set up, then run three brokers with a live stream through
 test: setup programs kazoo-env ## set up, then lint and test; at most 12 minutes on two quiet cores
 	@$(BIN)/python -m tests.parts quick
 
-test-rest: setup programs kazoo-env ## the tests that `make test` leaves out
+test-rest: setup programs chaos-programs kazoo-env ## the tests that `make test` leaves out
 	@$(BIN)/python -m tests.parts rest
 
-test-all: setup programs kazoo-env ## every test: `make test`, then `make test-rest`
+test-all: setup programs chaos-programs kazoo-env ## every test: `make test`, then `make test-rest`
 	@$(BIN)/python -m tests.parts quick rest
 
 # Byte code is compiled here because an environment may forbid Python to write it, and then every

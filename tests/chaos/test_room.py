@@ -1,4 +1,4 @@
-"""The machine room: what its faults do.  `make chaos ARGS="--faults each"` runs one of each."""
+"""The machine room: what its faults do, and one fault of each family."""
 
 from __future__ import annotations
 
@@ -63,3 +63,11 @@ def run(*words: str, limit_s: float) -> None:
 def test_a_power_cut_loses_what_was_not_synced_and_nothing_else(tmp_path: Path) -> None:
     code = [sys.executable, "-c", POWER_CUTS, str(tmp_path)]
     run("unshare", "--mount", *code, limit_s=60)
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(900)
+def test_a_cluster_survives_one_fault_of_each_family(tmp_path: Path) -> None:
+    """Without root the room has fewer faults, and the run says which ones it leaves out."""
+    words = ["--faults", "each", "--pages", str(tmp_path)]
+    run(sys.executable, "-m", "tests.chaos.run", *words, limit_s=800)
