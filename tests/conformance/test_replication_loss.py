@@ -8,6 +8,8 @@ that two others have acknowledged must survive (min.insync.replicas=2 survives o
 from __future__ import annotations
 
 import gc
+import os
+import shutil
 import time
 
 import pytest
@@ -133,6 +135,33 @@ def test_a_cluster_that_was_stopped_at_once_has_everything(three):
         found = confluent.read(three.bootstrap, topic, 2, partition=index)
         assert values(found) == [b"a", b"b"]
         three.check_equal_logs(topic, index)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("lost", ["log", "disk"])
+def test_a_last_leader_that_lost_its_log_does_not_lead(three, lost):
+    """Two brokers are killed one after the other, and the last one loses its records with its
+    power, or its whole disk.  The others still have every record."""
+    topic = three.place_topic({0: ALL})
+    three.write(topic, b"a", b"b")
+    three.kill(2)
+    eventually(lambda: three.isrs(topic).get(1) == [1, 3])
+    three.write(topic, b"c")
+    three.kill(3)
+    eventually(lambda: three.isrs(topic).get(1) == [1])
+    three.kill(1)
+    if lost == "disk":
+        shutil.rmtree(three.data(1))
+    else:
+        for file in three.folder(1, topic).glob("*.log"):
+            os.truncate(file, 0)
+    three.restart(1)
+    time.sleep(1)
+    assert three.partition(topic, 0, 1).leader_id == -1, "it waits for the others"
+    three.heal()
+    assert values(confluent.read(three.bootstrap, topic, 3)) == [b"a", b"b", b"c"]
+    three.check_equal_logs(topic)
+    assert not any("UNCLEAN ELECTION" in three.log(broker_id) for broker_id in ALL)
 
 
 # -- a deleted log start -----------------------------------------------------------------------

@@ -198,7 +198,7 @@ def test_if_all_last_members_have_lost_their_logs_the_others_are_asked():
 
 def test_of_empty_logs_that_of_a_last_member_is_elected():
     """Nothing was ever written, so nothing is lost, and nothing is reported as lost."""
-    after = elect(doubtful(2, 3), live(1, 2, 3), logs={n: (-1, 0) for n in (1, 2, 3)})
+    after = elect(doubtful(2, 3), live(1, 2, 3), logs=dict.fromkeys((1, 2, 3), (-1, 0)))
     assert after.leader == 2
 
 
