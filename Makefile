@@ -142,7 +142,7 @@ endif
 
 chaos: setup programs chaos-programs ## a machine room under faults: make chaos DURATION=600 SEED=7 ARGS="--faults kill,power"
 	$(BIN)/python -m tests.chaos.run \
-	  --duration $(or $(DURATION),840) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	  --duration $(or $(DURATION),780) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 soak: setup programs chaos-programs ## the machine room for longer: make soak HOURS=8
 	$(BIN)/python -m tests.chaos.run \

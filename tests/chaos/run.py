@@ -136,7 +136,7 @@ def table(found: Sequence[Figures]) -> str:
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Chaos in a machine room.")
     add = parser.add_argument
-    add("--duration", type=float, default=840.0, metavar="SECONDS")
+    add("--duration", type=float, default=780.0, metavar="SECONDS")
     add("--cycles", type=int, default=0, help="so many of each family, however long they take")
     add("--faults", default="", help=f"of {', '.join([*FAMILIES, MIXED, EACH])}")
     add("--seed", type=int, default=None)

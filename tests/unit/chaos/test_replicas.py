@@ -89,6 +89,12 @@ def test_replicas_of_a_compacted_topic_may_differ(brokers: dict[int, Path]) -> N
     assert texts(brokers, compacted=["orders"]) == []
 
 
+def test_compaction_may_remove_what_is_before_a_high_watermark(brokers: dict[int, Path]) -> None:
+    """The checkpoint is older than the log, and later records replaced those before it."""
+    write(brokers[1], 0, A + batch_at(7, b"newer"))
+    assert texts(brokers, compacted=["orders"]) == []
+
+
 def test_a_client_may_know_a_higher_end(brokers: dict[int, Path]) -> None:
     assert texts(brokers, until={PARTITION: 5}) == [
         f"broker {number} ends at 4, the high watermark is 5" for number in (1, 2)
