@@ -195,7 +195,8 @@ class Leading:
             return Fetched(ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=log.start_offset)
         parts = divergence(log.epochs, log.end_offset, request.offset, request.last_epoch)
         if parts is not None:
-            return Fetched(ErrorCode.NONE, diverging=parts)
+            start_offset = log.start_offset
+            return Fetched(ErrorCode.NONE, log_start_offset=start_offset, diverging=parts)
         if request.offset > log.end_offset:
             return Fetched(ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=log.start_offset)
         return None

@@ -103,6 +103,22 @@ def test_it_cuts_what_cannot_be_in_the_leaders_log(epochs, leaders, cut):
     assert made.position() == FetchPosition(cut, log.epochs.latest, EPOCH, 0)
 
 
+@pytest.mark.parametrize(("leaders", "start"), [((1, 3), 3), ((1, 2), 3), ((2, 4), 4)])
+def test_what_the_leader_has_deleted_is_not_kept(leaders, start):
+    """The records of epoch 1 here may not be those that the leader had: it cannot tell any more.
+    On disk they would be back after a crash that restores an older start of the log."""
+    log = log_of(1, 1, 1, 1, 1)
+    made = follower(log, high_watermark=1)
+    step = answered(made, diverging=leaders, leader_log_start_offset=start)
+    assert step == Step(Action.RESTART, start)
+    log.truncate_to(0)
+    log.records = [Record(-1, -1)] * start
+    log.start_offset = start
+    made.truncated()
+    made.check()
+    assert made.high_watermark == start
+
+
 def test_it_asks_again_until_the_logs_agree():
     """Two failovers: one step does not reach the offset where the logs diverge."""
     leader, log = log_of(1, 2, 2, 2, 4), log_of(1, 1, 3, 3)

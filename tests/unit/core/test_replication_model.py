@@ -247,7 +247,7 @@ def truncating_once(patch: Patch) -> None:
         cut.add(self)
         truncated(self)
 
-    def diverged(self: Follower, epoch: int, epoch_end: int) -> Step:
+    def diverged(self: Follower, epoch: int, epoch_end: int, _leader_start: int) -> Step:
         return self._truncate(Action.TRUNCATE, min(self._log.end_offset, epoch_end))
 
     patch.setattr(Follower, "truncated", once)

@@ -169,7 +169,9 @@ class Follower:
         if asked != self.position():
             return _WAIT if self.is_waiting else _ASK_AGAIN
         if error is ErrorCode.NONE:
-            return _APPEND if diverging is None else self._diverged(*diverging)
+            if diverging is None:
+                return _APPEND
+            return self._diverged(*diverging, leader_log_start_offset)
         if error is ErrorCode.OFFSET_OUT_OF_RANGE:
             # An offset above the leader's end would have diverged.  So either the leader's log
             # starts after the end of this one, or the leader has moved on meanwhile.
@@ -231,7 +233,7 @@ class Follower:
         if state.partition_epoch > self.state.partition_epoch:
             self.state = state
 
-    def _diverged(self, epoch: int, epoch_end: int) -> Step:
+    def _diverged(self, epoch: int, epoch_end: int, leader_log_start_offset: int) -> Step:
         """The leader has `epoch` up to `epoch_end`, and not the epoch that this log ends with."""
         log = self._log
         own_epoch, own_end = log.epochs.end_offset_for(epoch, log.end_offset)
@@ -246,9 +248,13 @@ class Follower:
         if offset >= log.end_offset and log.epochs.latest <= epoch:
             # The response makes no sense: truncating there would change nothing.
             return _BACK_OFF
+        # What is left cannot be compared with records that the leader has deleted.  It must not be
+        # on disk: a crash may bring an older start of this log back, and it would be served.
+        is_deleted = offset <= leader_log_start_offset and leader_log_start_offset > 0
+        offset = leader_log_start_offset if is_deleted else offset
         lost = max(0, self.high_watermark - max(offset, log.start_offset))
         # Deleted records may still be on disk, of other epochs: if no other is left, drop all.
-        is_empty = offset < log.start_offset or 0 < offset == log.start_offset
+        is_empty = is_deleted or offset < log.start_offset or 0 < offset == log.start_offset
         return self._truncate(Action.RESTART if is_empty else Action.TRUNCATE, offset, lost)
 
     def _truncate(self, action: Action, offset: int, lost: int = 0) -> Step:
