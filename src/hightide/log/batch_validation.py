@@ -1,8 +1,12 @@
 """Validation and conversion of record batches beyond the plain case.
 
 `Log.append` itself handles the batches that most producers send to most topics. Everything else is
-here, off the fast path: the reasons to refuse a batch, and topics that stamp the append time, store
-another codec, or need a key in every record.
+here, off the fast path: the reasons to refuse a batch, compressed batches, and topics that stamp
+the append time, store another codec, or need a key in every record.
+
+A batch that is expensive to decompress, walk or compress is not checked on the event loop:
+`check_inline` raises NotInline, and the caller runs `check_records` in a thread
+(`broker/record_checks.py`) and appends the batch that it returns.
 """
 
 from __future__ import annotations
@@ -23,20 +27,34 @@ from hightide.wire.batch import (
     MAGIC,
     TRANSACTIONAL_FLAG,
     BatchHeader,
-    build,
     read_header,
     records,
 )
-from hightide.wire.compression import MAX_INFLATED_BYTES, Codec
+from hightide.wire.compression import (
+    MAX_INFLATED_BYTES,
+    Codec,
+    InflatedTooLarge,
+    compress,
+    inflate,
+    is_for_every_reader,
+)
 from hightide.wire.control import ControlType, Marker, build_marker, parse_marker
 from hightide.wire.crc import crc32c
 from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
+from hightide.wire.record_walk import IS_COMPILED, REASONS, Flaw, walk
 
 PLAIN_ATTRIBUTES = max(Codec)
 """Attributes up to this number hold a codec and no flag."""
 PLAIN_TRANSACTIONAL = TRANSACTIONAL_FLAG | PLAIN_ATTRIBUTES
 """Attributes from the flag up to this number hold a codec and the transactional flag."""
 MIN_RECORD_BYTES = 7
+
+INLINE_PLAIN_BYTES = 4 * 1024 * 1024 if IS_COMPILED else 32 * 1024
+"""A batch without compression up to this size is walked on the event loop, within 6 ms."""
+INLINE_PACKED_BYTES = 256 * 1024
+_INLINE_INFLATED_BYTES = 1024 * 1024 if IS_COMPILED else 32 * 1024
+_INLINE_GZIP_BYTES = _INLINE_INFLATED_BYTES // 4  # it takes four times as long as the others
+_INLINE_RECOMPRESSED_BYTES = 16 * 1024
 
 _MAX_TIMESTAMP_AT = 35
 _KNOWN_FLAGS = CODEC_MASK | LOG_APPEND_TIME_FLAG | TRANSACTIONAL_FLAG | CONTROL_FLAG
@@ -60,6 +78,8 @@ class ValidationRules(NamedTuple):
     after_max_ms: int
     max_message_bytes: int
     segment_bytes: int
+    validates: bool
+    max_inflated_bytes: int
 
     @classmethod
     def of(cls, config: Topic) -> ValidationRules:
@@ -78,15 +98,29 @@ class ValidationRules(NamedTuple):
             after_max_ms=config.message_timestamp_after_max_ms,
             max_message_bytes=config.max_message_bytes,
             segment_bytes=config.segment_bytes,
+            validates=config.record_validation_enable,
+            max_inflated_bytes=config.max_decompressed_message_bytes,
         )
 
-    @property
-    def are_plain(self) -> bool:
-        """Whether a batch with plain attributes and a valid timestamp needs no more checks."""
-        return (
-            not (self.compacted or self.codec is not None or self.append_time)
-            and self.before_max_ms >= 1 << 62
-        )
+    def needs_walk(self, codec: int) -> bool:
+        """Whether the records of a batch with this codec must be looked at."""
+        return self.validates or self.compacted or self.recompresses(codec)
+
+    def recompresses(self, codec: int) -> bool:
+        return self.codec is not None and self.codec != codec
+
+
+class NotInline(Exception):
+    """A batch is too expensive to be checked on the event loop."""
+
+
+class CheckedBatch(NamedTuple):
+    """A batch whose records have been checked: these very bytes are stored."""
+
+    batch: bytearray
+    lowest_timestamp: int
+    highest_timestamp: int
+    rules: ValidationRules
 
 
 def refusal(buf: bytearray, start: int, end: int, max_bytes: int, segment_bytes: int) -> KafkaError:
@@ -160,33 +194,95 @@ def check_attributes(header: BatchHeader, rules: ValidationRules) -> None:
         )
 
 
-def check_timestamps(header: BatchHeader, rules: ValidationRules, now_ms: int) -> None:
+def check_timestamps(lowest: int, highest: int, rules: ValidationRules, now_ms: int) -> None:
     """Refuse timestamps too far from the clock, unless the topic uses LogAppendTime."""
     if rules.append_time:
         return
-    if header.max_timestamp - now_ms > rules.after_max_ms:
+    if highest - now_ms > rules.after_max_ms:
         raise KafkaError(
             ErrorCode.INVALID_TIMESTAMP,
-            f"timestamp {header.max_timestamp} is more than {rules.after_max_ms} ms ahead of the"
+            f"timestamp {highest} is more than {rules.after_max_ms} ms ahead of the"
             " broker's clock (message.timestamp.after.max.ms)",
         )
-    if 0 <= header.base_timestamp < now_ms - rules.before_max_ms:
+    if 0 <= lowest < now_ms - rules.before_max_ms:
         raise KafkaError(
             ErrorCode.INVALID_TIMESTAMP,
-            f"timestamp {header.base_timestamp} is more than {rules.before_max_ms} ms behind the"
+            f"timestamp {lowest} is more than {rules.before_max_ms} ms behind the"
             " broker's clock (message.timestamp.before.max.ms)",
         )
 
 
-def check_keys(batch: memoryview) -> None:
-    """Refuse records without a key: compaction could not keep them."""
+def check_walk(flaw: int, at: int, without_key: int, rules: ValidationRules) -> None:
+    """Refuse records with a flaw, and records without a key that compaction could not keep."""
+    if flaw:
+        raise KafkaError(
+            ErrorCode.INVALID_RECORD, f"{REASONS[Flaw(flaw)]} (byte {at} of the records)"
+        )
+    if without_key and rules.compacted:
+        raise KafkaError(ErrorCode.INVALID_RECORD, "a compacted topic needs a key in every record")
+
+
+def check_inline(buf: bytearray, start: int, end: int, rules: ValidationRules) -> CheckedBatch:
+    """Run `check_records` if it is cheap; raise NotInline if it is not."""
+    codec = Codec(buf[start + ATTRIBUTES_AT + 1] & CODEC_MASK)
+    if rules.recompresses(codec):
+        limit = _INLINE_RECOMPRESSED_BYTES
+    else:
+        limit = _INLINE_GZIP_BYTES if codec is Codec.GZIP else _INLINE_INFLATED_BYTES
+    if end - start > min(INLINE_PACKED_BYTES, limit):
+        raise NotInline
     try:
-        if any(record.key is None for record in records(batch)):
-            raise KafkaError(
-                ErrorCode.INVALID_RECORD, "a compacted topic needs a key in every record"
-            )
+        return check_records(buf[start:end], rules, min(limit, rules.max_inflated_bytes))
+    except InflatedTooLarge:
+        raise NotInline from None
+
+
+def check_records(
+    batch: bytearray, rules: ValidationRules, limit: int | None = None
+) -> CheckedBatch:
+    """Decompress and walk the records of a batch, and compress them again if the topic has another
+    codec. The header and the attributes have been checked. With `limit`, raise InflatedTooLarge if
+    the records have more bytes than that."""
+    header = read_header(batch)
+    codec = header.codec
+    packed = memoryview(batch)[HEADER_BYTES:]
+    try:
+        if codec is Codec.NONE:
+            data: bytes | bytearray | memoryview = packed
+            if limit is not None and len(packed) > limit:
+                raise InflatedTooLarge
+        else:
+            data = inflate(codec, packed, limit or rules.max_inflated_bytes)
+            if not is_for_every_reader(codec, packed):
+                raise Corrupt(
+                    "its lz4 blocks depend on each other, which Java's clients cannot read"
+                )
+    except InflatedTooLarge as error:
+        if limit is not None and limit < rules.max_inflated_bytes:
+            raise
+        raise _inflated_too_large(rules) from error
     except Corrupt as damage:
         raise KafkaError(ErrorCode.INVALID_RECORD, str(damage)) from damage
+    flaw, at, lowest, highest, without_key = walk(
+        data, 0, len(data), header.record_count, header.base_timestamp
+    )
+    check_walk(flaw, at, without_key, rules)
+    if rules.codec is not None and rules.codec is not codec:
+        if rules.codec is not Codec.NONE and len(data) > rules.max_inflated_bytes:
+            raise _inflated_too_large(rules)
+        batch = recompress(header, data, rules.codec, rules.level)
+        if len(batch) > min(rules.max_message_bytes, rules.segment_bytes):
+            raise refusal(batch, 0, len(batch), rules.max_message_bytes, rules.segment_bytes)
+    return CheckedBatch(batch, lowest, highest, rules)
+
+
+def _inflated_too_large(rules: ValidationRules) -> KafkaError:
+    # The answer on which Java's producer splits the batch and sends its parts.
+    return KafkaError(
+        ErrorCode.MESSAGE_TOO_LARGE,
+        f"the records have more than {rules.max_inflated_bytes} bytes after decompression"
+        " (max.decompressed.message.bytes)",
+    )
 
 
 def check_fetched_batch(
@@ -216,57 +312,64 @@ def check_fetched_batch(
 
 
 def recompress(
-    batch: memoryview, header: BatchHeader, codec: Codec, level: int | None
+    header: BatchHeader, data: bytes | bytearray | memoryview, codec: Codec, level: int | None
 ) -> bytearray:
-    """Return the same records compressed with the topic's codec."""
-    try:
-        return build(
-            records(batch),
-            codec=codec,
-            level=level,
-            producer_id=header.producer_id,
-            producer_epoch=header.producer_epoch,
-            base_sequence=header.base_sequence,
-            transactional=header.is_transactional,
-            max_timestamp=header.max_timestamp,
-        )
-    except (Corrupt, ValueError) as damage:
-        raise KafkaError(ErrorCode.INVALID_RECORD, str(damage)) from damage
+    """Return a batch with the same records, which are in `data`, compressed with another codec."""
+    packed = compress(codec, data, level)
+    attributes = header.attributes & ~CODEC_MASK | codec
+    length = HEADER_BYTES - LOG_OVERHEAD + len(packed)
+    batch = bytearray(HEADER_BYTES)
+    HEADER.pack_into(batch, 0, *header._replace(batch_length=length, crc=0, attributes=attributes))
+    batch += packed
+    crc = crc32c(memoryview(batch)[ATTRIBUTES_AT:])
+    batch[CRC_AT : CRC_AT + 4] = crc.to_bytes(4, "big")
+    return batch
 
 
 def stamp_append_time(buf: bytearray, start: int, end: int, attributes: int, now_ms: int) -> None:
     """Make `now_ms` the timestamp of every record, and compute the CRC again."""
     stamped = (attributes | LOG_APPEND_TIME_FLAG) & 0xFFFF
     buf[start + ATTRIBUTES_AT : start + ATTRIBUTES_AT + 2] = stamped.to_bytes(2, "big")
+    stamp_max_timestamp(buf, start, end, now_ms)
+
+
+def stamp_max_timestamp(buf: bytearray, start: int, end: int, max_timestamp: int) -> None:
+    """Correct the largest timestamp in the header, and compute the CRC again."""
     at = start + _MAX_TIMESTAMP_AT
-    buf[at : at + 8] = now_ms.to_bytes(8, "big")
+    buf[at : at + 8] = max_timestamp.to_bytes(8, "big", signed=True)
     crc = crc32c(memoryview(buf)[start + ATTRIBUTES_AT : end])
     buf[start + CRC_AT : start + CRC_AT + 4] = crc.to_bytes(4, "big")
 
 
-def convert(
-    buf: bytearray, view: memoryview, start: int, end: int, rules: ValidationRules, now_ms: int
-) -> tuple[bytearray, int, int, int]:
-    """Run the checks and conversions that the topic's settings ask for.
+def settle_timestamps(
+    buf: bytearray,
+    start: int,
+    end: int,
+    lowest: int,
+    highest: int,
+    rules: ValidationRules,
+    now_ms: int,
+) -> tuple[int, int]:
+    """Check the timestamps of a batch, and correct its header, which may say another maximum than
+    the records have. Return the batch's maximum, and its log append time or -1."""
+    header = read_header(buf, start)
+    if rules.append_time:
+        stamp_append_time(buf, start, end, header.attributes, now_ms)
+        return now_ms, now_ms
+    check_timestamps(lowest, max(highest, header.max_timestamp), rules, now_ms)
+    if highest != header.max_timestamp:
+        stamp_max_timestamp(buf, start, end, highest)
+    return highest, -1
 
-    Return the batch to store (buffer, start, end) and its log append time or -1.
-    """
-    header = BatchHeader._make(HEADER.unpack_from(buf, start))
-    check_attributes(header, rules)
-    check_timestamps(header, rules, now_ms)
-    if rules.compacted:
-        check_keys(view[start:end])
-    attributes = header.attributes
-    if rules.codec is not None and rules.codec is not header.codec:
-        buf = recompress(view[start:end], header, rules.codec, rules.level)
-        start, end = 0, len(buf)
-        if end > min(rules.max_message_bytes, rules.segment_bytes):
-            raise refusal(buf, 0, end, rules.max_message_bytes, rules.segment_bytes)
-        attributes = BatchHeader._make(HEADER.unpack_from(buf)).attributes
-    if not rules.append_time:
-        return buf, start, end, -1
-    stamp_append_time(buf, start, end, attributes, now_ms)
-    return buf, start, end, now_ms
+
+def convert_own(batch: bytearray, rules: ValidationRules, now_ms: int) -> bytearray:
+    """Return a batch that the broker built as the topic's settings ask for."""
+    codec = read_header(batch).codec
+    if rules.recompresses(codec):
+        batch = check_records(batch, rules).batch
+    if rules.append_time:
+        stamp_append_time(batch, 0, len(batch), read_header(batch).attributes, now_ms)
+    return batch
 
 
 def max_record_count(size: int, attributes: int) -> int:

@@ -85,7 +85,7 @@ def read_clean_shutdown(disk: Disk) -> int:
         return -1
     try:
         return int(json.loads(disk.read_file(CLEAN_SHUTDOWN))["brokerEpoch"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         _log.warning("ignoring the damaged file %s/%s: %s", disk.name, CLEAN_SHUTDOWN, error)
         return -1
 

@@ -6,7 +6,8 @@
 `Scan` reads a file batch by batch. The CRC covers everything but the base offset, the length and
 the leader epoch. These follow from the neighbours: each batch begins where the last one ends,
 except where compaction removed records, and the log's history has the leader epochs. After damaged
-bytes the scan looks for the next intact batch, so one flipped bit costs one batch.
+bytes the scan looks for the next intact batch, so one flipped bit costs one batch. The batch that
+it finds has no neighbour before it, so something else must agree with its base offset.
 
 `Damage` is a log's list of holes. A read inside a hole is refused with CORRUPT_MESSAGE, and a read
 before it ends there: a consumer never gets damaged records, and never jumps over missing ones. The
@@ -116,7 +117,8 @@ class Scan:
         self._file = file
         self._extent = extent
         self.expected = extent.base_offset if expected is None else expected
-        self._is_first = position > 0
+        # The first batch may begin before the offset, also at the beginning of the file.
+        self._is_first = expected is not None
         self._starts = [start for _, start in extent.epochs]
         self._buffer = bytearray()
 
@@ -216,11 +218,15 @@ class Scan:
     def _next_intact(self, damaged_at: int) -> tuple[int, int]:
         """Return where the next intact batch begins, and its base offset; else the end."""
         size = self._extent.size
-        head = self._file.read(damaged_at, LOG_OVERHEAD)
-        if len(head) == LOG_OVERHEAD:
-            after = damaged_at + LOG_OVERHEAD + int.from_bytes(head[8:12], "big", signed=True)
-            if damaged_at < after < size and (base := self._base_of_intact(after)) is not None:
-                return after, base
+        head = self._file.read(damaged_at, HEADER_BYTES)
+        likely = -1
+        if len(head) == HEADER_BYTES:
+            _, length, _, _, _, delta = _unpack(head)
+            after, likely = damaged_at + LOG_OVERHEAD + length, self.expected + delta + 1
+            if damaged_at < after < size:
+                base = self._base_of_intact(after, likely)
+                if base is not None:
+                    return after, base
         at = damaged_at + 1
         while at < size:
             block = self._file.read(at, READ_BYTES + HEADER_BYTES)
@@ -228,7 +234,7 @@ class Scan:
             while 0 <= found < READ_BYTES + _MAGIC_AT:
                 start = at + found - _MAGIC_AT
                 if self._may_begin(block, found - _MAGIC_AT):
-                    base = self._base_of_intact(start)
+                    base = self._base_of_intact(start, likely)
                     if base is not None:
                         return start, base
                 found = block.find(MAGIC, found + 1)
@@ -239,8 +245,12 @@ class Scan:
         base = int.from_bytes(block[at : at + 8], "big", signed=True)
         return self.expected <= base < self._extent.limit_offset
 
-    def _base_of_intact(self, position: int) -> int | None:
-        """Return the base offset of the batch at `position`, if an intact one is there."""
+    def _base_of_intact(self, position: int, likely: int) -> int | None:
+        """Return the base offset of the batch at `position`, if an intact one is there.
+
+        It must be `likely`, as the header of the damaged batch says, or agree with where the next
+        batch begins or the segment ends.
+        """
         size = self._extent.size
         head = self._file.read(position, HEADER_BYTES)
         if len(head) < HEADER_BYTES:
@@ -255,7 +265,22 @@ class Scan:
         if self._extent.epoch_at(offset) not in (-1, epoch):
             return None
         body = self._file.read(position + ATTRIBUTES_AT, LOG_OVERHEAD + length - ATTRIBUTES_AT)
-        return offset if crc32c(body) == crc else None
+        if crc32c(body) != crc:
+            return None
+        after, next_offset = position + LOG_OVERHEAD + length, offset + delta + 1
+        is_right = offset == likely or self._ends_well(after, next_offset)
+        return offset if is_right else None
+
+    def _ends_well(self, position: int, next_offset: int) -> bool:
+        """Whether a batch that ends here agrees with what follows it."""
+        limit, gaps_before = self._extent.limit_offset, self._extent.gaps_before
+        if position < self._extent.size:
+            base = int.from_bytes(self._file.read(position, 8), "big", signed=True)
+        elif limit < MAX_OFFSET:
+            base = limit
+        else:
+            return True  # nothing is known of the end of the newest segment
+        return base == next_offset or next_offset < base <= gaps_before
 
 
 class CheckedPart(NamedTuple):

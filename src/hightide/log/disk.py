@@ -17,6 +17,7 @@ import os
 from pathlib import Path
 from typing import Protocol
 
+from hightide.private_files import DIRECTORY_MODE, FILE_MODE
 from hightide.wire.errors import ErrorCode, KafkaError
 
 Buffer = bytes | bytearray | memoryview
@@ -230,14 +231,14 @@ class RealDisk:
         self._root = f"{self.name}/"
         self._lock_fd = -1
         try:
-            root.mkdir(parents=True, exist_ok=True)
+            root.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
         except OSError as error:
             raise DiskFailed(self.name, "creating", error) from error
 
     def _open(self, path: str, flags: int) -> RealFile:
         full = self._root + path
         try:
-            fd = os.open(full, flags | os.O_CLOEXEC, 0o644)
+            fd = os.open(full, flags | os.O_CLOEXEC, FILE_MODE)
             return RealFile(fd, full, os.fstat(fd).st_size)
         except OSError as error:
             raise DiskFailed(full, "opening", error, _is_full(error)) from error
@@ -301,7 +302,7 @@ class RealDisk:
 
     def make_directory(self, path: str) -> None:
         try:
-            os.makedirs(self._root + path, exist_ok=True)
+            os.makedirs(self._root + path, DIRECTORY_MODE, exist_ok=True)
         except OSError as error:
             raise DiskFailed(self._root + path, "creating", error, _is_full(error)) from error
 
@@ -326,7 +327,7 @@ class RealDisk:
     def lock(self) -> bool:
         # The kernel releases the lock with the process, so a crash leaves nothing to clean up.
         try:
-            fd = os.open(f"{self._root}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fd = os.open(f"{self._root}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         except OSError as error:
             raise DiskFailed(f"{self._root}.lock", "opening", error) from error
         try:

@@ -216,11 +216,18 @@ class Housekeeping:
         The new start offsets are on disk before the first segment is removed. So recovery knows
         after a crash in between that the remaining ones are to be removed too.
         """
-        for log in list(self._logs.values()):
+        for (topic, partition), log in list(self._logs.items()):
             if log.failure is None and log not in self._compacting:
                 try:
                     roll_if_old(log, now_ms)
+                    before = log.start_offset
                     log.start_at(log.segments.bases[expired(log, now_ms)])
+                    if log.start_offset > before:
+                        _log.info(
+                            "%s-%d: deleting offsets %d to %d: retention.ms=%d, retention.bytes=%d",
+                            *(topic, partition, before, log.start_offset),
+                            *(log.config.retention_ms, log.config.retention_bytes),
+                        )
                 except DiskFailed as failure:
                     # A roll reports its failure.
                     _log.error("%s", failure)

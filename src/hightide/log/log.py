@@ -20,17 +20,9 @@ from hightide.core.transactions.aborted_index import AbortedTransaction
 from hightide.core.transactions.open_transactions import PartitionTransactions
 from hightide.core.transactions.transaction import Producer
 from hightide.core.transactions.verification import VerificationGuard
+from hightide.log import batch_validation as validation
 from hightide.log import truncation
-from hightide.log.batch_validation import (
-    PLAIN_ATTRIBUTES,
-    PLAIN_TRANSACTIONAL,
-    ValidationRules,
-    check_fetched_batch,
-    convert,
-    marker_batch,
-    max_record_count,
-    refusal,
-)
+from hightide.log.batch_validation import PLAIN_ATTRIBUTES, PLAIN_TRANSACTIONAL, refusal
 from hightide.log.damage import Damage
 from hightide.log.disk import Disk, DiskFailed
 from hightide.log.index import MAX_RELATIVE_OFFSET
@@ -38,15 +30,18 @@ from hightide.log.leader_epochs import LeaderEpochs
 from hightide.log.producer_snapshots import follow, recall_batches
 from hightide.log.segment import MAX_OFFSET, UNKNOWN, OpenFiles, Segment, Slice
 from hightide.log.segments import LogParts, Segments, TimestampedRecord, roll_timestamp
+from hightide.log.timestamp_search import find_timestamp
 from hightide.settings import Topic
 from hightide.wire.batch import HEADER, HEADER_BYTES, LOG_OVERHEAD, BatchHeader, read_header
 from hightide.wire.crc import crc32c
 from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
+from hightide.wire.record_walk import walk
 
 _log = logging.getLogger(__name__)
 
 _unpack_header = HEADER.unpack_from
 _stamp = Struct(">qii").pack_into
+_most_records = validation.max_record_count
 _NEWEST_EPOCH = 2**31 - 1
 _HINTS_KEPT = 128
 
@@ -60,13 +55,13 @@ class Log:
     # Slots keep an empty log small and its attributes, which every append compares with, fast.
     # fmt: off
     __slots__ = (
-        "_after_max_ms", "_epoch", "_index_interval", "_indexed_at", "_max_bytes",
-        "_needs_conversion", "_roll_offset", "_roll_timestamp", "_rules", "_segment_bytes",
-        "active_segment", "cleaned_offset", "config", "damage", "directory", "disk",
-        "end_offset", "epochs", "failure", "flush_at", "flushed_ms", "high_watermark", "hints",
+        "_after_max_ms", "_checks_times", "_epoch", "_index_interval", "_indexed_at",
+        "_max_bytes", "_roll_offset", "_roll_timestamp", "_segment_bytes", "_walks",
+        "active_segment", "cleaned_offset", "config", "damage", "directory", "disk", "end_offset",
+        "epochs", "failure", "flush_at", "flushed_ms", "high_watermark", "hints",
         "is_uncleanable", "offsets_lowered", "on_disk_failure", "partition", "producers",
-        "recovery_point", "recovery_point_written", "refusal", "segments", "start_offset",
-        "tombstones_due_ms", "topic", "transactions", "truncations",
+        "recovery_point", "recovery_point_written", "refusal", "rules", "segments",
+        "start_offset", "tombstones_due_ms", "topic", "transactions", "truncations",
     )
     # fmt: on
 
@@ -137,12 +132,13 @@ class Log:
     def reconfigure(self, config: Topic) -> None:
         """Apply the topic's settings."""
         self.config = config
-        self._rules = rules = ValidationRules.of(config)
+        self.rules = rules = validation.ValidationRules.of(config)
         self._max_bytes = min(config.max_message_bytes, config.segment_bytes)
         self._segment_bytes = config.segment_bytes
         self._after_max_ms = rules.after_max_ms
         self._index_interval = config.index_interval_bytes
-        self._needs_conversion = not rules.are_plain or self.refusal is not None
+        self._walks = rules.validates or rules.compacted
+        self._checks_times = rules.append_time or rules.before_max_ms < 1 << 62
         self.flush_at = self._next_flush()
         self.segments.set_index_interval(config.index_interval_bytes)
         self.damage.configured(self)
@@ -170,7 +166,6 @@ class Log:
         """Take the log offline: refuse every later append and read with `failure`."""
         _log.error("the log %s/%s is offline: %s", self.disk.name, self.directory, failure)
         self.failure = self.refusal = failure
-        self._needs_conversion = True
         self.hints.clear()
         self.on_disk_failure(self, failure)
 
@@ -194,7 +189,7 @@ class Log:
     # ---- append
 
     # One long function: a call costs as much as all the checks, and this is the hottest code of
-    # the broker. What a plain batch does not need is in `_convert` and `batch_validation`.
+    # the broker. What a plain batch does not need is in `batch_validation`.
     def append(
         self,
         buf: bytearray,
@@ -204,15 +199,20 @@ class Log:
         leader_epoch: int,
         now_ms: int,
         guard: VerificationGuard | None = None,
+        checked: validation.CheckedBatch | None = None,
     ) -> tuple[int, int, int]:
         """Write the one batch in buf[start:end]; `view` is a memoryview of `buf`.
 
         `guard` shows that the transaction coordinator has verified the batch's transaction.
+        `checked` is the batch with its records checked, and is written instead. Without it the
+        records are checked here; raise NotInline if that takes long.
 
         Return the base offset, the offset after the batch, and its log append time or -1. For a
         batch that an idempotent producer repeats, return the offsets of the first append and write
         nothing. Raise KafkaError if the batch is refused; then nothing has changed.
         """
+        if checked is not None:
+            buf, view, start, end = checked.batch, memoryview(checked.batch), 0, len(checked.batch)
         size = end - start
         if size < HEADER_BYTES:
             raise refusal(buf, start, end, self.config.max_message_bytes, self._segment_bytes)
@@ -224,7 +224,7 @@ class Log:
             crc,
             attributes,
             last_delta,
-            _,
+            lowest,
             max_timestamp,
             producer_id,
             producer_epoch,
@@ -238,27 +238,39 @@ class Log:
             or count < 1
             or size > self._max_bytes
             or base_offset
-            or (count * 7 > size - HEADER_BYTES and count > max_record_count(size, attributes))
+            or (count * 7 > size - HEADER_BYTES and count > _most_records(size, attributes))
         ):
             raise refusal(buf, start, end, self.config.max_message_bytes, self._segment_bytes)
         if crc32c(view[start + 21 : end]) != crc:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "the CRC of the batch does not match")
 
-        appended_at = -1
-        if (
-            self._needs_conversion
-            or not (
-                0 <= attributes <= PLAIN_ATTRIBUTES
-                or (0x10 <= attributes <= PLAIN_TRANSACTIONAL and producer_id >= 0)
-            )
-            or max_timestamp - now_ms > self._after_max_ms
+        if self.refusal is not None:
+            raise self._refused()
+        rules = self.rules
+        if not (
+            0 <= attributes <= PLAIN_ATTRIBUTES
+            or (0x10 <= attributes <= PLAIN_TRANSACTIONAL and producer_id >= 0)
         ):
-            buf, start, end, appended_at = self._convert(buf, view, start, end, now_ms)
-            view = memoryview(buf)
-            size = end - start
-            length = size - 12
-            if appended_at >= 0:
-                max_timestamp = appended_at
+            validation.check_attributes(BatchHeader._make(_unpack_header(buf, start)), rules)
+        highest = max_timestamp
+        if checked is not None:
+            _, lowest, highest, _ = checked
+        elif attributes & 7 or rules.codec:
+            if self._walks or rules.recompresses(attributes & 7):
+                buf, lowest, highest, _ = validation.check_inline(buf, start, end, rules)
+                view, start, end = memoryview(buf), 0, (size := len(buf))
+        elif self._walks:
+            if size > validation.INLINE_PLAIN_BYTES:
+                raise validation.NotInline
+            flaw, at, lowest, highest, without_key = walk(buf, start + 61, end, count, lowest)
+            if flaw or without_key:
+                validation.check_walk(flaw, at, without_key, rules)
+
+        appended_at = -1
+        if highest != max_timestamp or highest - now_ms > self._after_max_ms or self._checks_times:
+            max_timestamp, appended_at = validation.settle_timestamps(
+                buf, start, end, lowest, highest, rules, now_ms
+            )
         if producer_id >= 0:
             if sequence < 0:
                 raise KafkaError(ErrorCode.INVALID_RECORD, f"sequence {sequence} is negative")
@@ -268,7 +280,7 @@ class Log:
                 recall_batches(self.producers, self.segments, producer_id, producer_epoch)
                 written = self.producers.check(producer_id, producer_epoch, sequence, count)
             if written is not None:
-                appended_at = written.timestamp if self._rules.append_time else -1
+                appended_at = written.timestamp if self.rules.append_time else -1
                 return written.base_offset, written.last_offset + 1, appended_at
             transactional = attributes & 0x10 != 0
             if transactional or self.transactions.opened:
@@ -289,7 +301,7 @@ class Log:
             segment = self._roll(now_ms)
             file = segment.opened()
             position = 0
-        _stamp(buf, start, base_offset, length, leader_epoch)
+        _stamp(buf, start, base_offset, size - LOG_OVERHEAD, leader_epoch)
         try:
             file.append(view[start:end])
         except DiskFailed as failure:
@@ -343,8 +355,7 @@ class Log:
         size = len(batch)
         if size > self._max_bytes:
             raise refusal(batch, 0, size, self.config.max_message_bytes, self._segment_bytes)
-        if self._rules.codec is not None or self._rules.append_time:
-            batch, _, _, _ = self._convert(batch, memoryview(batch), 0, size, now_ms)
+        batch = validation.convert_own(batch, self.rules, now_ms)
         header = read_header(batch)
         if header.producer_id >= 0:
             self.producers.check_epoch(header.producer_id, header.producer_epoch)
@@ -376,7 +387,7 @@ class Log:
             raise self._refused()
         if not self.transactions.marker_asked(producer, coordinator_epoch, version):
             return None
-        batch = marker_batch(producer, coordinator_epoch, is_commit, self._rules, now_ms)
+        batch = validation.marker_batch(producer, coordinator_epoch, is_commit, self.rules, now_ms)
         return self._write_own(batch, leader_epoch, now_ms)
 
     def _write_own(self, batch: bytearray, leader_epoch: int, now_ms: int) -> int:
@@ -424,7 +435,8 @@ class Log:
             if size > end - at:
                 break
             try:
-                check_fetched_batch(data[at : at + size], header, end_offset, epoch, newest_epoch)
+                batch = data[at : at + size]
+                validation.check_fetched_batch(batch, header, end_offset, epoch, newest_epoch)
             except Corrupt as error:
                 damage = error
                 break
@@ -454,7 +466,7 @@ class Log:
             return
         segment = self.active_segment
         if segment.aborted is None and any(header.is_control for header in run):
-            self._look_up(self.segments.aborted_index, segment, self.end_offset)
+            self.look_up(self.segments.aborted_index, segment, self.end_offset)
         file = segment.opened()
         position = file.size
         try:
@@ -481,17 +493,6 @@ class Log:
                 if ended is not None:
                     segment.add_aborted(ended)
             position += header.size
-
-    def _convert(
-        self, buf: bytearray, view: memoryview, start: int, end: int, now_ms: int
-    ) -> tuple[bytearray, int, int, int]:
-        """Run the checks and conversions that only some batches and topics need.
-
-        Return the batch to store (buffer, start, end) and its log append time or -1.
-        """
-        if self.refusal is not None:
-            raise self._refused()
-        return convert(buf, view, start, end, self._rules, now_ms)
 
     # ---- read
 
@@ -566,17 +567,13 @@ class Log:
         if start_offset >= active.base_offset and active.aborted is not None and not active.aborted:
             return []  # the usual case, and every read_committed fetch asks
         find = self.segments.aborted_between
-        return self._look_up(find, start_offset, end_offset, self.end_offset)
+        return self.look_up(find, start_offset, end_offset, self.end_offset)
 
-    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampedRecord | None:
-        """Return the first record whose timestamp is at least `timestamp_ms`."""
-        return self._look_up(self.segments.first_at_or_after, timestamp_ms, self.start_offset)
+    def offset_for_timestamp(self, timestamp_ms: int | None) -> TimestampedRecord | None:
+        """Return the first record that is not before `timestamp_ms`; None means the largest."""
+        return self.look_up(find_timestamp, self, timestamp_ms)
 
-    def max_timestamp(self) -> TimestampedRecord | None:
-        """Return the record with the largest timestamp; the first of them if there are several."""
-        return self._look_up(self.segments.latest, self.start_offset)
-
-    def _look_up(self, find: Callable[[*Arguments], Value], *arguments: *Arguments) -> Value:
+    def look_up(self, find: Callable[[*Arguments], Value], *arguments: *Arguments) -> Value:
         if self.failure is not None:
             raise self._refused()
         try:

@@ -401,9 +401,12 @@ class Segment:
         if stop > position and (limit - stop) * 8 <= max_bytes:
             return stop
         file = self.opened()
+        block, block_at = b"", stop
         while stop < end:
-            head = file.read(stop, _STEP_BYTES)
-            length = _step(head)[1] if len(head) == _STEP_BYTES else 0
+            at = stop - block_at
+            if at + _STEP_BYTES > len(block):
+                block, block_at, at = file.read(stop, _WALK_BYTES), stop, 0
+            length = _step(block, at)[1] if len(block) >= _STEP_BYTES else 0
             if length < _MIN_LENGTH:
                 raise Corrupt(f"there is no batch at byte {stop} of {file.path}")
             after = stop + LOG_OVERHEAD + length

@@ -33,7 +33,7 @@ from hightide.log.segment import (
     file_name,
 )
 from hightide.settings import Topic
-from hightide.wire.batch import records
+from hightide.wire.batch import BatchHeader, records
 from hightide.wire.crc import crc32c
 
 _log = logging.getLogger(__name__)
@@ -381,8 +381,12 @@ class Segments(Sequence[Segment]):
     # Producers set the timestamps, so timestamps need not rise with the offsets: a lookup always
     # returns the first record, by offset, that is late enough.
 
-    def first_at_or_after(self, timestamp_ms: int, start_offset: int) -> TimestampedRecord | None:
-        """Return the first record from `start_offset` on that is not before `timestamp_ms`."""
+    def batch_at_or_after(self, timestamp_ms: int, start_offset: int) -> FoundBatch:
+        """Find the first batch from `start_offset` on with a timestamp of `timestamp_ms` or later.
+
+        Looks at a limited number of batches: see `FoundBatch.next_offset`.
+        """
+        looks = _HEADERS_PER_LOOK
         for segment in self._segments:
             if segment.limit_offset <= start_offset or not segment.size:
                 continue
@@ -390,44 +394,59 @@ class Segments(Sequence[Segment]):
                 continue
             start = max(start_offset, segment.times.offset_before(timestamp_ms))
             for position, header in segment.headers(segment.locate(start)):
-                if header.max_timestamp < timestamp_ms or header.last_offset < start_offset:
+                if header.last_offset < start_offset:
                     continue
-                for record in records(segment.read_batch(position, header.size)):
-                    if record.timestamp >= timestamp_ms and record.offset >= start_offset:
-                        return TimestampedRecord(
-                            record.timestamp, record.offset, header.leader_epoch
-                        )
-        return None
+                if header.max_timestamp >= timestamp_ms:
+                    batch = segment.read_batch(position, header.size)
+                    return FoundBatch(batch, header, header.last_offset + 1)
+                looks -= 1
+                if not looks:
+                    return FoundBatch(None, None, header.last_offset + 1)
+        return FoundBatch(None, None, None)
 
-    def latest(self, start_offset: int) -> TimestampedRecord | None:
-        """Return the record with the largest timestamp; the first of them if there are several."""
+    def largest_timestamp(self, start_offset: int) -> int:
+        """Return the largest timestamp from about `start_offset` on; -1 if there is none.
+
+        The record may be before the start of the log, or removed by compaction.
+        """
         timestamps = (
             _max_timestamp(segment)
             for segment in self._segments
             if segment.size and segment.limit_offset > start_offset
         )
-        largest = max(timestamps, default=-1)
-        while largest >= 0:
-            record = self.first_at_or_after(largest, start_offset)
-            if record is not None:
-                return record
-            # The record with the largest timestamp is before the start of the log, or compaction
-            # removed it. Only the records themselves know the next largest.
-            largest = self._largest_below(start_offset, largest)
-        return None
+        return max(timestamps, default=-1)
 
-    def _largest_below(self, start_offset: int, bound: int) -> int:
-        largest = -1
-        for segment in self._segments:
-            if segment.limit_offset <= start_offset:
-                continue
-            for position, header in segment.headers(segment.locate(start_offset)):
-                if header.max_timestamp <= largest:
-                    continue
-                for record in records(segment.read_batch(position, header.size)):
-                    if record.offset >= start_offset and largest < record.timestamp < bound:
-                        largest = record.timestamp
-        return largest
+
+_HEADERS_PER_LOOK = 500
+
+
+class FoundBatch(NamedTuple):
+    """What one look for a timestamp found."""
+
+    batch: bytes | None
+    header: BatchHeader | None
+    next_offset: int | None
+    """Where to look next; None at the end of the log."""
+
+
+def first_at_or_after(batch: bytes, timestamp_ms: int, start_offset: int) -> tuple[int, int] | None:
+    """Return timestamp and offset of a batch's first record that is not before `timestamp_ms`."""
+    for record in records(batch):
+        if record.timestamp >= timestamp_ms and record.offset >= start_offset:
+            return record.timestamp, record.offset
+    return None
+
+
+def largest_below(batch: bytes, bound: int, start_offset: int) -> int:
+    """Return the largest timestamp before `bound` in a batch; -1 if there is none."""
+    return max(
+        (
+            record.timestamp
+            for record in records(batch)
+            if record.offset >= start_offset and record.timestamp < bound
+        ),
+        default=-1,
+    )
 
 
 def _max_timestamp(segment: Segment) -> int:

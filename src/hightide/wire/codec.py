@@ -24,6 +24,8 @@ T = TypeVar("T")
 # so a limit on the frame alone does not limit the memory.
 OBJECT_BUDGET = 200_000
 
+_LARGEST_FRAME = 2**31 - 1
+
 _decoders: dict[tuple[type, int], Decoder] = {}
 _encoders: dict[tuple[type, int], Encoder] = {}
 
@@ -61,14 +63,17 @@ def encode(message: object, version: int) -> bytes:
     return bytes(out)
 
 
-def encode_into(out: bytearray, message: object, version: int) -> None:
-    """Append the bytes of a message; after an error `out` may hold a part of them."""
+def encode_into(out: bytearray, message: object, version: int, limit: int = _LARGEST_FRAME) -> None:
+    """Append the bytes of a message; after an error `out` may hold a part of them.
+
+    TooLarge if `out` grows beyond `limit` between two elements of an array.
+    """
     cls: Any = type(message)
     write = _encoders.get((cls, version))
     if write is None:
         write = _encoders[cls, version] = write_encoder(_checked(cls, version), version)
     try:
-        write(out, message)
+        write(out, message, limit)
     except (struct.error, UnicodeEncodeError, AttributeError, TypeError, WireError) as error:
         raise WireError(f"{cls.__name__} v{version} cannot be encoded: {error}") from error
 

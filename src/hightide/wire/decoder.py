@@ -44,6 +44,8 @@ def uvarint(buf: memoryview, at: int) -> tuple[int, int]:
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
+            if value > 0xFFFFFFFF:
+                raise WireError("a varint exceeds 32 bits")
             return value, at
         shift += 7
         if shift > 28:

@@ -16,7 +16,14 @@ from hightide.wire.errors import WireError
 from hightide.wire.source import MAX_DEPTH, MAX_TEXT, Source, is_flexible, split
 from hightide.wire.types import UUID_SHAPE, Array, Blob, Field, Fixed, Shape, Struct, Text, api_of
 
-Encoder = Callable[[bytearray, Any], None]
+Encoder = Callable[[bytearray, Any, int], None]
+
+
+_MESSAGE_CHARACTERS = 4_000  # of an error message; the rest is not sent
+
+
+class TooLarge(Exception):
+    """The encoded message would exceed its limit of bytes."""
 
 
 # -- helpers of the generated functions ----------------------------------------------------
@@ -50,7 +57,12 @@ def no_null(where: str) -> WireError:
     return WireError(f"{where} is null, which this version cannot carry")
 
 
+def too_large(limit: int) -> TooLarge:
+    return TooLarge(f"the message exceeds {limit} bytes")
+
+
 _KNOWN: dict[str, Any] = {
+    "too_large": too_large,
     "put_uvarint": put_uvarint,
     "put_long_text": put_long_text,
     "put_tagged": put_tagged,
@@ -64,10 +76,10 @@ _KNOWN: dict[str, Any] = {
 
 
 def write_encoder(cls: type, version: int) -> Encoder:
-    """Generate `encode(out, message)` for one version of a message."""
+    """Generate `encode(out, message, limit)` for one version of a message."""
     api = api_of(cls)
     source = Source(f"encode {cls.__name__} v{version}", _KNOWN)
-    with source.block("def encode(out, message):"):
+    with source.block("def encode(out, message, limit):"):
         writer = _Writer(source, version, is_flexible(api, version))
         writer.struct(cls, "message", cls.__name__, 0)
         writer.flush()
@@ -136,7 +148,9 @@ class _Writer:
             case Fixed():
                 self.run.append((f"{value}.bytes" if shape == UUID_SHAPE else value, shape.code))
             case Text():
-                self.sized(f"{value}.encode()", nullable, value, 2)
+                # An error message may quote what a client has sent.
+                cut = f"[:{_MESSAGE_CHARACTERS}]" if value.endswith(".error_message") else ""
+                self.sized(f"{value}{cut}.encode()", nullable, value, 2)
             case Blob():
                 self.sized(value, nullable, value, 4)
             case Array(item=item):
@@ -195,6 +209,8 @@ class _Writer:
         with self.source.block(f"for {element} in {items}:"):
             self.value(item, False, element, where, depth)
             self.flush()
+            if isinstance(item, Struct) and self.out == "out":
+                self.line("if len(out) > limit: raise too_large(limit)")
 
     def nested(self, cls: type, nullable: bool, value: str, where: str, depth: int) -> None:
         inner = value

@@ -203,6 +203,13 @@ class KafkaError(Exception):
     def __str__(self) -> str:
         return f"{self.code.name}: {self.detail}"
 
+    def copied(self) -> KafkaError:
+        """Return the same error without a traceback, to keep it or to raise it again.
+
+        A traceback keeps the local variables of its frames, such as the buffers of a request.
+        """
+        return KafkaError(self.code, self.detail)
+
 
 class WireError(Exception):
     """Bytes that are not a valid message of the given version."""

@@ -94,13 +94,15 @@ def encode_request(
     return bytes(out)
 
 
-def encode_response(message: object, version: int, correlation_id: int) -> bytes:
-    """Encode a complete response frame, size included."""
+def encode_response(
+    message: object, version: int, correlation_id: int, limit: int = 2**31 - 1
+) -> bytes:
+    """Encode a complete response frame, size included; TooLarge if it exceeds `limit` bytes."""
     api = api_of(type(message))
     out = bytearray(8)
     if version >= api.flexible and api.key != API_VERSIONS:
         out.append(0)
-    encode_into(out, message, version)
+    encode_into(out, message, version, limit)
     _SIZE_AND_ID.pack_into(out, 0, len(out) - 4, correlation_id)
     return bytes(out)
 

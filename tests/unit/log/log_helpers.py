@@ -7,6 +7,7 @@ from typing import Any
 
 from hightide.core.partition.producer_state import ProducerStates
 from hightide.core.transactions.transaction import Producer
+from hightide.log.batch_validation import NotInline, check_records
 from hightide.log.disk import Disk
 from hightide.log.log import Log
 from hightide.log.log_manager import LogManager
@@ -76,7 +77,11 @@ def append(
     if header is not None and header.is_transactional and header.producer_id >= 0:
         producer = Producer(header.producer_id, header.producer_epoch)
         guard = log.transactions.begin_verification(producer, header.base_sequence, now_ms)
-    return log.append(buf, memoryview(buf), 0, len(buf), leader_epoch, now_ms, guard)
+    try:
+        return log.append(buf, memoryview(buf), 0, len(buf), leader_epoch, now_ms, guard)
+    except NotInline:
+        checked = check_records(buf, log.rules)  # the broker does this in a thread
+        return log.append(buf, memoryview(buf), 0, len(buf), leader_epoch, now_ms, guard, checked)
 
 
 def end_transaction(

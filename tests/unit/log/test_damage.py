@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hightide.log.damage import Hole
+from hightide.log.damage import Extent, Hole, check_part
 from hightide.log.disk import Disk, MemoryDisk, RealDisk
 from hightide.log.log import Log
 from hightide.log.log_manager import LogManager
@@ -200,7 +200,7 @@ class TestFlippedBits:
         wanted = stopped(original)
         files = {name: bytes(file.data) for name, file in original.files.items()}
         _, log = reopened(copy_of(files))
-        epochs, latest = log.epochs.entries, log.max_timestamp()
+        epochs, latest = log.epochs.entries, log.offset_for_timestamp(None)
         others = {path: data for path, data in files.items() if not path.endswith(LOG)}
         for path, bit in _flips(others, 7):
             disk = copy_of(files)
@@ -208,7 +208,7 @@ class TestFlippedBits:
             log_manager, log = reopened(disk)
             assert served(log_manager, log) == (wanted, set()), (path, bit)
             assert log.epochs.entries == epochs, (path, bit)
-            assert log.max_timestamp() == latest, (path, bit)
+            assert log.offset_for_timestamp(None) == latest, (path, bit)
             known = {log_manager.topic_ids["t", 0], log_manager.other_ids.get(("t", 0))}
             assert UUID(int=3) in known, (path, bit)
 
@@ -221,6 +221,27 @@ class TestFlippedBits:
             path = data.draw(st.sampled_from(logs_of(disk)))
             flip(disk, path, data.draw(st.integers(0, disk.files[path].size * 8 - 1)))
         assert_right_or_refused(disk, wanted)
+
+    def test_a_wrong_base_offset_behind_damage_is_not_believed(self) -> None:
+        """The CRC does not cover base offsets, and there is no batch before it to compare with."""
+        original = MemoryDisk()
+        wanted = stopped(original)
+        files = {name: bytes(file.data) for name, file in original.files.items()}
+        path = logs_of(original)[0]
+        second = [at for at, _ in batches(files[path])][1]
+        for bit in (second + 7) * 8, (second + 7) * 8 + 2:
+            disk = copy_of(files)
+            flip(disk, path, 0)
+            flip(disk, path, bit)
+            assert assert_right_or_refused(disk, wanted) == {0, 1, 2, 3}, bit
+
+    def test_a_read_may_begin_inside_the_first_batch_of_a_file(self, disk: Disk) -> None:
+        log = filled(disk).logs["t", 0]
+        part = log.read(1, 1 << 20, log.end_offset)
+        assert part is not None
+        assert part.segment is not None
+        assert part.position == 0
+        assert check_part(part, Extent.of(log, part.segment), 0).is_intact
 
     def test_a_flip_in_a_running_log_is_found(self, disk: Disk) -> None:
         log_manager = filled(disk)

@@ -390,7 +390,7 @@ class TestFindingByTime:
                 assert (found[:2] if found else None) == wanted
                 assert found is None or found.leader_epoch == found.offset // 10
             latest = max((x for x in known if x[1] >= start), key=lambda x: (x[0], -x[1]))
-            found = log.max_timestamp()
+            found = log.offset_for_timestamp(None)
             assert found is not None
             assert found[:2] == latest
 
@@ -399,12 +399,12 @@ class TestFindingByTime:
         append(log, batch([b"x"] * 10, timestamp=NOW, codec=Codec.GZIP))
         found = log.offset_for_timestamp(NOW + 7)
         assert found == (NOW + 7, 7, 0)
-        assert log.max_timestamp() == (NOW + 9, 9, 0)
+        assert log.offset_for_timestamp(None) == (NOW + 9, 9, 0)
 
     def test_an_empty_log_has_no_times(self, disk: Disk) -> None:
         log = new_log(disk)
         assert log.offset_for_timestamp(0) is None
-        assert log.max_timestamp() is None
+        assert log.offset_for_timestamp(None) is None
 
 
 class TestDropping:

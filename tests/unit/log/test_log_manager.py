@@ -170,6 +170,21 @@ class TestHousekeeping:
         names = [n for n in disk.list("t-0") if n[:20].isdecimal() and int(n[:20]) < 10]
         assert names == []
 
+    def test_retention_says_what_it_deletes(
+        self, disk: Disk, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        config = topic(segment_bytes=300, retention_bytes=0, retention_ms=-1)
+        log_manager = open_log_manager(disk, config)
+        log = log_manager.create("t", 0, ID)
+        for _ in range(4):
+            append(log, batch([b"x" * 150]))
+        with caplog.at_level("INFO", "hightide.log"):
+            run_jobs(log_manager, NOW + 10 * MINUTE_MS)
+            run_jobs(log_manager, NOW + 20 * MINUTE_MS)
+        said = [message for message in caplog.messages if "deleting" in message]
+        end = log.start_offset
+        assert said == [f"t-0: deleting offsets 0 to {end}: retention.ms=-1, retention.bytes=0"]
+
     def test_retention_without_timestamps_goes_by_the_file(self, disk: Disk) -> None:
         config = topic(segment_bytes=300, retention_ms=60 * MINUTE_MS)
         log_manager = open_log_manager(disk, config)

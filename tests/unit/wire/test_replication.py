@@ -16,6 +16,7 @@ from hightide.wire.messages.group_status import (
     TopicCommits,
 )
 from hightide.wire.messages.markers import OpenMarkerConnectionRequest, OpenMarkerConnectionResponse
+from hightide.wire.messages.proof import ProveBrokerRequest, ProveBrokerResponse
 from hightide.wire.messages.replicas import (
     DescribedReplica,
     DescribedTopic,
@@ -265,9 +266,19 @@ BYTES = [
             ],
         ),
         0,
-        "0000000000000102 02 00112233445566778899aabbccddeeff"
+        "0000 0000000000000102 02 00112233445566778899aabbccddeeff"
         " 03 00000005 0000 00000007 00000006 0000000000000009 00"
         "    00000006 0038 ffffffff ffffffff ffffffffffffffff 00 00 00",
+    ),
+    (
+        ProveBrokerRequest(broker_id=3, broker_epoch=258, nonce=b"no", proof=b"yes"),
+        0,
+        "00000003 0000000000000102 03 6e6f 04 796573 00",
+    ),
+    (
+        ProveBrokerResponse(error_code=31, broker_id=3, nonce=b"no", proof=b"yes"),
+        0,
+        "001f 00000003 03 6e6f 04 796573 00",
     ),
 ]
 

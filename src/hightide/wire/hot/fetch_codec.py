@@ -15,9 +15,11 @@ from hightide.wire.errors import WireError
 from hightide.wire.hot.read_cursor import (
     INT16,
     INT32,
+    MAX_PARTITIONS,
     compact_string,
     count_of,
     put_uvarint,
+    room_after,
     skip_tags,
     string,
     tags,
@@ -114,10 +116,20 @@ class Node(NamedTuple):
 Part = bytes | Sized
 
 
-def decode(buf: bytearray, view: memoryview, at: int, end: int, version: int) -> Fetch:
-    """Decode the request body in buf[at:end]; `at` is the first byte after the request header."""
+def decode(
+    buf: bytearray,
+    view: memoryview,
+    at: int,
+    end: int,
+    version: int,
+    room: int = MAX_PARTITIONS,
+) -> Fetch:
+    """Decode the request body in buf[at:end]; `at` is the first byte after the request header.
+
+    WireError before more than `room` topics or partitions are decoded.
+    """
     try:
-        request, at = _body(buf, view, at, end, version)
+        request, at = _body(buf, view, at, end, version, room)
     except (StructError, IndexError):
         raise WireError(f"Fetch v{version} ends too early") from None
     if at > end:
@@ -125,7 +137,9 @@ def decode(buf: bytearray, view: memoryview, at: int, end: int, version: int) ->
     return request
 
 
-def _body(buf: bytearray, view: memoryview, at: int, end: int, version: int) -> tuple[Fetch, int]:
+def _body(
+    buf: bytearray, view: memoryview, at: int, end: int, version: int, room: int
+) -> tuple[Fetch, int]:
     flexible = version >= FLEXIBLE
     replica_id = replica_epoch = -1
     if version <= 14:
@@ -138,13 +152,15 @@ def _body(buf: bytearray, view: memoryview, at: int, end: int, version: int) -> 
     else:
         wait, least, most, isolation = _HEAD_V4.unpack_from(buf, at)
         at += 13
-    topics, at = _topics(buf, view, at, end, version)
+    topics, at = _topics(buf, view, at, end, version, room)
     forgotten: list[tuple[bytes, list[int]]] = []
     if version >= 7:
-        forgotten, at = _forgotten(buf, view, at, end, version)
+        forgotten, at = _forgotten(buf, view, at, end, version, room)
     rack_id: bytes | None = None
     if version >= 11:
         rack_id, at = (compact_string if flexible else string)(buf, view, at, end)
+        if rack_id is None:
+            raise WireError("Fetch has a null rack id")
     if flexible:
         if buf[at] == 0:
             at += 1
@@ -177,16 +193,19 @@ def _topic(buf: bytearray, view: memoryview, at: int, end: int, version: int) ->
 
 
 def _topics(
-    buf: bytearray, view: memoryview, at: int, end: int, version: int
+    buf: bytearray, view: memoryview, at: int, end: int, version: int, room: int
 ) -> tuple[list[tuple[bytes, list[RequestedPartition]]], int]:
     flexible = version >= FLEXIBLE
     count, at = count_of(buf, at, end, flexible, 3 if flexible else 6)
     if count < 0:
         raise WireError("Fetch has no array of topics")
+    left = room
+    room_after(room, count)
     topics = []
     for _ in range(count):
         topic, at = _topic(buf, view, at, end, version)
-        partitions, at = _partitions(buf, view, at, end, version)
+        partitions, at = _partitions(buf, view, at, end, version, left)
+        left -= len(partitions)
         if flexible:
             at = skip_tags(buf, at, end)
         topics.append((topic, partitions))
@@ -194,12 +213,13 @@ def _topics(
 
 
 def _partitions(
-    buf: bytearray, view: memoryview, at: int, end: int, version: int
+    buf: bytearray, view: memoryview, at: int, end: int, version: int, room: int
 ) -> tuple[list[RequestedPartition], int]:
     flexible = version >= FLEXIBLE
     count, at = count_of(buf, at, end, flexible, 16)
     if count < 0:
         raise WireError("Fetch has no array of partitions")
+    room_after(room, count)
     if flexible and count > 1:
         # Only Kafka's own followers send tags here, so usually all partitions have one size.
         size = _PARTITION_AND_NO_TAGS.size
@@ -230,18 +250,21 @@ def _partitions(
 
 
 def _forgotten(
-    buf: bytearray, view: memoryview, at: int, end: int, version: int
+    buf: bytearray, view: memoryview, at: int, end: int, version: int, room: int
 ) -> tuple[list[tuple[bytes, list[int]]], int]:
     flexible = version >= FLEXIBLE
     count, at = count_of(buf, at, end, flexible, 3 if flexible else 6)
     if count < 0:
         raise WireError("Fetch has no array of forgotten topics")
+    left = room
+    room_after(room, count)
     forgotten = []
     for _ in range(count):
         topic, at = _topic(buf, view, at, end, version)
         partition_count, at = count_of(buf, at, end, flexible, 4)
         if partition_count < 0:
             raise WireError("Fetch has no array of forgotten partitions")
+        left = room_after(left, partition_count)
         partitions = list(Struct(f">{partition_count}i").unpack_from(buf, at))
         at += 4 * partition_count
         if flexible:

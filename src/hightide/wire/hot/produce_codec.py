@@ -14,9 +14,11 @@ from hightide.wire.errors import WireError
 from hightide.wire.hot.read_cursor import (
     INT16,
     INT32,
+    MAX_PARTITIONS,
     compact_string,
     count_of,
     put_uvarint,
+    room_after,
     skip_tags,
     string,
     uvarint,
@@ -63,10 +65,20 @@ class ProducedPartition(NamedTuple):
     leader: tuple[int, int] | None = None  # leader id and leader epoch, sent from version 10 on
 
 
-def decode(buf: bytearray, view: memoryview, at: int, end: int, version: int) -> Produce:
-    """Decode the request body in buf[at:end]; `at` is the first byte after the request header."""
+def decode(
+    buf: bytearray,
+    view: memoryview,
+    at: int,
+    end: int,
+    version: int,
+    room: int = MAX_PARTITIONS,
+) -> Produce:
+    """Decode the request body in buf[at:end]; `at` is the first byte after the request header.
+
+    WireError before more than `room` topics or partitions are decoded.
+    """
     try:
-        request, at = _body(buf, view, at, end, version)
+        request, at = _body(buf, view, at, end, version, room)
     except (StructError, IndexError):
         raise WireError(f"Produce v{version} ends too early") from None
     if at > end:
@@ -74,7 +86,9 @@ def decode(buf: bytearray, view: memoryview, at: int, end: int, version: int) ->
     return request
 
 
-def _body(buf: bytearray, view: memoryview, at: int, end: int, version: int) -> tuple[Produce, int]:
+def _body(
+    buf: bytearray, view: memoryview, at: int, end: int, version: int, room: int
+) -> tuple[Produce, int]:
     flexible = version >= FLEXIBLE
     text = compact_string if flexible else string
     transactional_id, at = text(buf, view, at, end)
@@ -82,12 +96,15 @@ def _body(buf: bytearray, view: memoryview, at: int, end: int, version: int) -> 
     topic_count, at = count_of(buf, at + 6, end, flexible, 2 if flexible else 6)
     if topic_count < 0:
         raise WireError("Produce has no array of topics")
+    left = room
+    room_after(room, topic_count)
     topics = []
     for _ in range(topic_count):
         name, at = text(buf, view, at, end)
         if name is None:
             raise WireError("Produce has a topic without a name")
-        partitions, at = _partitions(buf, at, end, flexible)
+        partitions, at = _partitions(buf, at, end, flexible, left)
+        left -= len(partitions)
         if flexible:
             at = skip_tags(buf, at, end)
         topics.append(TopicRecords(name, partitions))
@@ -97,11 +114,12 @@ def _body(buf: bytearray, view: memoryview, at: int, end: int, version: int) -> 
 
 
 def _partitions(
-    buf: bytearray, at: int, end: int, flexible: bool
+    buf: bytearray, at: int, end: int, flexible: bool, room: int
 ) -> tuple[list[PartitionRecords], int]:
     count, at = count_of(buf, at, end, flexible, 6 if flexible else 8)
     if count < 0:
         raise WireError("Produce has no array of partitions")
+    room_after(room, count)
     partitions = []
     for _ in range(count):
         (index,) = INT32.unpack_from(buf, at)

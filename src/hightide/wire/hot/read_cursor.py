@@ -117,6 +117,17 @@ def count_of(buf: Bytes, at: int, end: int, flexible: bool, least: int) -> tuple
     return count, at
 
 
+MAX_PARTITIONS = 10_000
+"""The usual maximum of topics, and of partitions, in a Produce or Fetch of a client."""
+
+
+def room_after(room: int, count: int) -> int:
+    """Return the room left after `count` topics or partitions; WireError if there is none."""
+    if count > room:
+        raise WireError("more topics or partitions in one request than request.max.names")
+    return room - count
+
+
 def body_at(buf: bytearray, start: int, end: int, flexible: bool) -> int:
     """Return where the body of a request begins whose header begins at `start`."""
     (length,) = INT16.unpack_from(buf, start + 8)

@@ -73,6 +73,7 @@ APIS: dict[int, tuple[str, str]] = {
     30004: ("OpenMarkerConnection", "markers"),
     30005: ("ReportFailures", "replication"),
     30006: ("ReplicaLogInfo", "replication"),
+    30007: ("ProveBroker", "proof"),
 }
 
 

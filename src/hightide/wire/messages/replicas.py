@@ -189,6 +189,17 @@ class DescribedTopic:
     partitions: list[DescribedReplica]
 
 
+@part
+class DepartedBroker:
+    """A broker that is gone since the sender started; the host is "" if it had no such listener."""
+
+    broker_id: i32
+    host: str
+    port: i32
+    last_seen_ms: i64
+    """When the controller published the cluster without it, by the clock of the sender."""
+
+
 @message(key=30002, versions=(0, 0), flexible=0)
 class DescribeReplicasResponse:
     """The replicas on the broker. Partitions without a replica on it are left out."""
@@ -196,3 +207,5 @@ class DescribeReplicasResponse:
     error_code: i16 = 0
     error_message: str | None = None
     topics: list[DescribedTopic]
+    software_version: str = field(tag=0, default="")
+    departed: list[DepartedBroker] = field(tag=1, default=[])

@@ -233,5 +233,6 @@ class ReplicaLogInfoResponse:
     KAFKA_STORAGE_ERROR: it cannot read the log.
     """
 
+    error_code: i16 = 0
     broker_epoch: i64
     topics: list[LogInfoResponseTopic]
