@@ -120,8 +120,13 @@ class Brokers(Cluster):
         super().__init__(
             brokers,
             zookeeper_connect=hosts,
+            ends_sessions=False,
             data=data,
-            settings={"zookeeper.session.timeout.ms": session_ms, **(settings or {})},
+            settings={
+                "zookeeper.session.timeout.ms": session_ms,
+                "default.replication.factor": 1,
+                **(settings or {}),
+            },
         )
         self.hosts = hosts
         self.kind = ""
@@ -313,7 +318,7 @@ def lone_broker(
     finally:
         if process.is_running():
             process.stop()
-        elif process._lifeline >= 0:
+        elif process.has_pipes:
             process.wait()
 
 

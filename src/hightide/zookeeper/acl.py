@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from hightide.zookeeper.node import OPEN_ACL
+from hightide.zookeeper.quota import Quota
 from hightide.zookeeper.zookeeper_errors import InvalidAcl
 
 _INT = struct.Struct(">i")
@@ -39,6 +40,10 @@ ANYONE = Entry(ALL, "world", "anyone")
 
 class Access(Protocol):
     """Access checks that the tree makes for a request."""
+
+    @property
+    def quota(self) -> Quota | None:
+        """How large the request may make the tree; None is not limited."""
 
     def may(self, acl: bytes, permission: int) -> bool:
         """Return whether the ACL grants at least one of the permissions."""
@@ -64,7 +69,13 @@ def wire(entries: Sequence[Entry]) -> bytes:
     return b"".join(parts)
 
 
-@lru_cache(maxsize=1024)
+MAX_ENTRIES = 32
+"""Entries of one ACL. Every operation on a znode visits them, and a multi has many operations."""
+MAX_BYTES = 4096
+"""One ACL. The decoded form of thousands of them is cached."""
+
+
+@lru_cache(maxsize=4096)
 def decode(acl: bytes) -> tuple[Entry, ...]:
     """Decode an ACL that `encode` made."""
     if acl == OPEN_ACL:
@@ -85,6 +96,11 @@ def decode(acl: bytes) -> tuple[Entry, ...]:
     return tuple(Entry(number(), text(), text()) for _ in range(number()))
 
 
+def count(acl: bytes) -> int:
+    """Return the number of entries of an ACL that is not the open one."""
+    return int.from_bytes(acl[:4], "big")
+
+
 def digest(credentials: bytes) -> str:
     """Return the digest id, `user:hash`, that the credentials `user:password` prove."""
     import hashlib
@@ -98,16 +114,22 @@ def digest(credentials: bytes) -> str:
 class Identity:
     """What a connection has proved. Immutable: a queued request keeps its identity."""
 
-    __slots__ = ("_is_super", "ids")
+    __slots__ = ("_is_super", "ids", "quota")
 
-    def __init__(self, ids: tuple[tuple[str, str], ...]) -> None:
+    def __init__(self, ids: tuple[tuple[str, str], ...], quota: Quota | None = None) -> None:
         self.ids = ids
         """Pairs of scheme and id."""
+        self.quota = quota
         self._is_super = any(scheme == "super" for scheme, _ in ids)
 
     def with_ids(self, *more: tuple[str, str]) -> Identity:
         """Return this identity with additional ids."""
-        return Identity(self.ids + tuple(pair for pair in more if pair not in self.ids))
+        new = tuple(pair for pair in more if pair not in self.ids)
+        return Identity(self.ids + new, self.quota)
+
+    def with_quota(self, quota: Quota) -> Identity:
+        """Return this identity with another quota."""
+        return Identity(self.ids, quota)
 
     def may(self, acl: bytes, permission: int) -> bool:
         if acl == OPEN_ACL or self._is_super:
@@ -121,6 +143,7 @@ class Identity:
         """Drop duplicate entries and replace `auth` by the digest ids of this identity."""
         if acl == OPEN_ACL:
             return acl
+        _check_size(path, acl)
         requested = dict.fromkeys(decode(acl))
         resolved: list[Entry] = []
         for entry in requested:
@@ -135,7 +158,9 @@ class Identity:
                 raise InvalidAcl(path, f"{entry.scheme}:{entry.id}")
         if not resolved:
             raise InvalidAcl(path, "it is empty")
-        return encode(resolved)
+        # The scheme auth stands for every id that the connection has proved.
+        _check_size(path, stored := encode(resolved))
+        return stored
 
     def _is(self, scheme: str, name: str) -> bool:
         if scheme == "world":
@@ -149,6 +174,7 @@ class _Unchecked:
     """Access of a caller inside this process: ACLs are not checked."""
 
     __slots__ = ()
+    quota = None
 
     def may(self, acl: bytes, permission: int) -> bool:  # noqa: ARG002
         return True
@@ -168,6 +194,11 @@ def without_secrets(entries: Iterable[Entry]) -> list[Entry]:
     ]
 
 
+def _check_size(path: str, acl: bytes) -> None:
+    if len(acl) > MAX_BYTES or count(acl) > MAX_ENTRIES:
+        raise InvalidAcl(path, f"it has more than {MAX_ENTRIES} entries or {MAX_BYTES} bytes")
+
+
 def _is_valid(entry: Entry) -> bool:
     match entry.scheme:
         case "world":
@@ -180,14 +211,20 @@ def _is_valid(entry: Entry) -> bool:
 
 
 def _within(address: str, text: str) -> bool:
-    network = _network(text)
+    network, own = _network(text), _address(address)
+    return network is not None and own is not None and own in network
+
+
+@lru_cache(maxsize=4096)
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Parse a connection's address; None if it has no known one."""
     try:
-        return network is not None and ipaddress.ip_address(address) in network
+        return ipaddress.ip_address(text)
     except ValueError:
-        return False  # The connection has no known address.
+        return None
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)
 def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
     """Parse `address` or `address/bits`; None if it is neither."""
     _, slash, bits = text.partition("/")

@@ -146,7 +146,9 @@ def decode(content: bytes) -> Backup:
         raise DamagedBackup("checksum mismatch: the file was changed or damaged")
     try:
         return _backup(header, [json.loads(line) for line in body.split(b"\n")[1:]])
-    except (KeyError, TypeError, ValueError, AttributeError, BadArguments) as failure:
+    except (
+        KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, BadArguments
+    ) as failure:  # fmt: skip
         # The checksum is right, so the file was written like this.
         raise DamagedBackup(f"invalid content: {failure!r}") from failure
 
@@ -155,7 +157,7 @@ def _parsed(line: bytes) -> dict[str, Any]:
     """Parse the JSON object in a line; an empty one if there is none."""
     try:
         found = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

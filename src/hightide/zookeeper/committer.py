@@ -1,9 +1,14 @@
 """Group commit: requests are decided in order, written to disk in groups, applied and answered.
 
-Without a store the committer executes every request at once. With a store, requests that arrive
-during a commit wait and share the next commit. One worker thread does all disk access, so the event
-loop never waits for an fsync. A read that arrives while writes are pending runs after them: a
+Without a store the committer executes every request at once, unless it works in turns as a server
+does. Otherwise requests that arrive during a commit wait and share the next commit. The sessions
+share the commits fairly, and a group is limited by the znodes that it touches, so a session's small
+request does not wait for the large ones of others. One worker thread does all disk access, so the
+event loop never waits for an fsync. A read that arrives while writes are pending runs after them: a
 client reads its own writes.
+
+Deciding a multi, applying it and sending its events may take several turns of the event loop. The
+tree is between two states while a transaction is applied, so reads wait until it is.
 
 Responses and watch events are delivered by callback, synchronously and in order: the events of a
 change, then its response, then the events of the next change. A future would not do: the coroutine
@@ -18,21 +23,28 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from hightide.zookeeper.acl import UNCHECKED, Access
+from hightide.zookeeper.fair_queue import FairQueue
 from hightide.zookeeper.operation import (
+    CloseSession,
+    Create,
     Decision,
+    Multi,
+    Operation,
+    Refused,
     Request,
     Result,
     SessionClosed,
+    SetData,
     Transaction,
 )
 from hightide.zookeeper.tree import Draft, Tree
-from hightide.zookeeper.watch import WatchEvent
+from hightide.zookeeper.watch import FiredWatch, WatchEvent
 from hightide.zookeeper.zookeeper_errors import SessionLost, StorageError, ZooKeeperError
 
 if TYPE_CHECKING:
@@ -43,8 +55,15 @@ T = TypeVar("T")
 Answer = Callable[[Result | ZooKeeperError], None]
 """Called once with the outcome. It must not raise: other requests of the group follow."""
 
-_GROUP_LIMIT = 1000
-"""Requests per commit: bounds how long deciding and applying block the event loop."""
+_GROUP_WEIGHT = 1000
+"""The weight of the requests of a commit; one request may have more."""
+_WEIGHT_BYTES = 1024
+"""Data that weighs as much as a znode."""
+_EVENTS_PER_CHECK = 50
+"""Watch events that are sent before the clock is read."""
+
+_TURN_S = 0.01
+"""How long deciding or applying keeps the event loop before other callbacks run."""
 
 
 def wall_clock_ms() -> int:
@@ -68,19 +87,42 @@ class _PendingRequest(NamedTuple):
     session_id: int
     access: Access
     answer: Answer
+    weight: int
+
+
+class _Turn:
+    """A turn of the event loop that ends after `_TURN_S`."""
+
+    __slots__ = ("_ends_at", "_loop")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ends_at = self._loop.time() + _TURN_S
+
+    async def pause(self) -> None:
+        """Let other callbacks run if the turn is over."""
+        if self._loop.time() > self._ends_at:
+            await asyncio.sleep(0)
+            self._ends_at = self._loop.time() + _TURN_S
 
 
 class Committer:
     """One tree and, if durable, its store. Belongs to one event loop."""
 
-    def __init__(self, clock: Callable[[], int] = wall_clock_ms) -> None:
+    def __init__(
+        self, clock: Callable[[], int] = wall_clock_ms, *, works_in_turns: bool = False
+    ) -> None:
+        """With `works_in_turns`, requests are executed in turns also without a store."""
         self.tree = Tree()
         self.sessions: dict[int, Subscriber] = {}
         self.on_failure: Callable[[StorageError], None] | None = None
+        self.is_applying = False
+        """Whether the tree is between two states, so that it must not be read."""
         self._clock = clock
+        self._works_in_turns = works_in_turns
         self._store: Store | None = None
         self._thread: ThreadPoolExecutor | None = None
-        self._queue: deque[_PendingRequest] = deque()
+        self._queue: FairQueue[_PendingRequest] = FairQueue()
         self._running: asyncio.Task[None] | None = None
         self._over: ZooKeeperError | None = None
         self._last_session_id = 0
@@ -126,34 +168,46 @@ class Committer:
         """Decide a request, commit and apply it, then call `answer` with the outcome."""
         if self._over is not None:
             answer(self._over.with_traceback(None))
-        elif self._store is not None:
-            self._enqueue(_PendingRequest(request, session_id, access, answer))
+        elif self._store is not None or self._works_in_turns:
+            weight = self._weight(request, session_id)
+            self._enqueue(_PendingRequest(request, session_id, access, answer, weight))
         else:
             decision = self.tree.decide(request, session_id, self._clock(), access)
-            self._finish(decision, answer)
+            if decision.transaction is not None:
+                self._apply(decision.transaction)
+            answer(decision.outcome)
 
-    def after_pending(self, answer: Answer) -> None:
-        """Call `answer` with None after all requests submitted before are applied."""
+    def after_pending(self, answer: Answer, session_id: int | None = None) -> None:
+        """Call `answer` with None after the requests submitted before are applied.
+
+        These are the requests of a session, or all without one.
+        """
         if self._over is not None:
             answer(self._over.with_traceback(None))
         elif self._running is not None:
-            self._enqueue(_PendingRequest(None, 0, UNCHECKED, answer))
+            pending = _PendingRequest(None, session_id or 0, UNCHECKED, answer, 0)
+            self._enqueue(pending, after_all=session_id is None)
         else:
             answer(None)
 
-    def _enqueue(self, pending: _PendingRequest) -> None:
-        self._queue.append(pending)
+    def _enqueue(self, pending: _PendingRequest, *, after_all: bool = False) -> None:
+        self._queue.put(pending, pending.session_id, pending.weight, after_all=after_all)
         if self._running is None:
             self._running = asyncio.get_running_loop().create_task(self._run())
 
+    def _weight(self, request: Request, session_id: int) -> int:
+        """Return about how many znodes a request touches."""
+        if isinstance(request, Multi):
+            return 1 + sum(map(_operation_weight, request.operations))
+        if isinstance(request, CloseSession):
+            return 1 + self.tree.ephemeral_count(session_id)
+        return _operation_weight(request) if isinstance(request, Create | SetData) else 1
+
     async def _run(self) -> None:
-        group: list[_PendingRequest] = []
+        group: deque[_PendingRequest] = deque()
         try:
             while self._queue:
-                count = min(len(self._queue), _GROUP_LIMIT)
-                group = [self._queue.popleft() for _ in range(count)]
                 await self._commit(group)
-                group = []
         except StorageError as failure:
             self._give_up(group, failure)
         except BaseException as failure:
@@ -162,41 +216,78 @@ class Committer:
         finally:
             self._running = None
 
-    async def _commit(self, group: list[_PendingRequest]) -> None:
+    async def _commit(self, group: deque[_PendingRequest]) -> None:
+        """Commit a group, and remove every request that is answered from it.
+
+        Other callbacks may run between two decisions, because only this coroutine changes the tree,
+        and between two answers, because everything is on disk.
+        """
         draft = Draft(self.tree)
         time_ms = self._clock()
-        decisions = [
-            draft.decide(pending.request, pending.session_id, time_ms, pending.access)
-            if pending.request is not None
-            else None
-            for pending in group
-        ]
-        if draft.zxid > self.tree.zxid:
-            assert self._store is not None
+        decisions: deque[Decision | None] = deque()
+        turn = _Turn()
+        weight = 0
+        while self._queue and weight < _GROUP_WEIGHT:
+            group.append(pending := self._queue.pop())
+            weight += pending.weight or 1
+            decisions.append(await self._decide(draft, pending, time_ms, turn))
+            await turn.pause()
+        if draft.zxid > self.tree.zxid and self._store is not None:
             await self._in_thread(self._store.write, draft.zxid, draft.nodes, draft.sessions)
-        for pending, decision in zip(group, decisions, strict=True):
-            if decision is None:
-                pending.answer(None)
-            else:
-                self._finish(decision, pending.answer)
+        turn = _Turn()
+        while decisions:
+            await turn.pause()
+            decision = decisions[0]
+            if decision is not None and decision.transaction is not None:
+                await self._apply_in_turns(decision.transaction, turn)
+            decisions.popleft()
+            group.popleft().answer(None if decision is None else decision.outcome)
 
-    def _finish(self, decision: Decision, answer: Answer) -> None:
-        """Apply a durable decision, notify the sessions it concerns, then answer."""
-        if decision.transaction is not None:
-            self._apply(decision.transaction)
-        answer(decision.outcome)
+    async def _decide(
+        self, draft: Draft, pending: _PendingRequest, time_ms: int, turn: _Turn
+    ) -> Decision | None:
+        if pending.request is None:
+            return None
+        steps = draft.decide_in_steps(pending.request, pending.session_id, time_ms, pending.access)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                decision: Decision = end.value
+                return decision
+            await turn.pause()
+
+    async def _apply_in_turns(self, transaction: Transaction, turn: _Turn) -> None:
+        """Apply a durable transaction and notify the sessions it concerns."""
+        self.is_applying = True
+        try:
+            for fired in self.tree.apply_in_steps(transaction):
+                for number, watch in enumerate(fired, 1):
+                    self._notify(watch)
+                    if not number % _EVENTS_PER_CHECK:
+                        await turn.pause()
+                await turn.pause()
+        finally:
+            self.is_applying = False
+        self._end_sessions(transaction)
 
     def _apply(self, transaction: Transaction) -> None:
-        for watcher, event, acl in self.tree.apply(transaction):
-            if watcher in self.sessions:
-                self.sessions[watcher].watch_fired(event, acl)
+        for watch in self.tree.apply(transaction):
+            self._notify(watch)
+        self._end_sessions(transaction)
+
+    def _notify(self, watch: FiredWatch) -> None:
+        if watch.watcher in self.sessions:
+            self.sessions[watch.watcher].watch_fired(watch.event, watch.acl)
+
+    def _end_sessions(self, transaction: Transaction) -> None:
         for change in transaction.changes:
             if isinstance(change, SessionClosed):
                 self.tree.watches.forget(change.session_id)
                 if change.session_id in self.sessions:
                     self.sessions.pop(change.session_id).lost()
 
-    def _give_up(self, group: list[_PendingRequest], failure: StorageError) -> None:
+    def _give_up(self, group: Iterable[_PendingRequest], failure: StorageError) -> None:
         self._over = failure
         for pending in [*group, *self._queue]:
             pending.answer(failure)
@@ -211,3 +302,9 @@ class Committer:
     async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, function, *arguments)
+
+
+def _operation_weight(operation: Operation | Refused) -> int:
+    if isinstance(operation, Create | SetData):
+        return 1 + len(operation.data or b"") // _WEIGHT_BYTES
+    return 1

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from kazoo.protocol import serialization as wire
-from kazoo.security import OPEN_ACL_UNSAFE
+from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id
 
-from hightide.zookeeper import zookeeper_errors
-from hightide.zookeeper.node import Stat, check_path
+from hightide.zookeeper import acl, zookeeper_errors
+from hightide.zookeeper.node import OPEN_ACL, Stat, check_path
 from hightide.zookeeper.operation import Check, Create, Delete, Operation, SetData
 from hightide.zookeeper.zookeeper_errors import (
     ConnectionLoss,
@@ -61,11 +61,11 @@ def request(operation: Operation, chroot: Chroot) -> Any:
     """Translate an operation to kazoo's request; raise BadArguments if its path is invalid."""
     path = chroot.outer(operation.path)
     match operation:
-        case Create(_, data, ephemeral, sequence):
+        case Create(_, data, ephemeral, sequence, listed):
             # The server checks the path after it has appended the sequence number.
             check_path(operation.path + "0" * sequence)
             _check_size(operation.path, data)
-            return wire.Create(path, data, OPEN_ACL_UNSAFE, ephemeral | sequence << 1)
+            return wire.Create(path, data, kazoo_acl(listed), ephemeral | sequence << 1)
         case SetData(_, data, version):
             _check_size(operation.path, data)
             translated = wire.SetData(path, data, version)
@@ -75,6 +75,13 @@ def request(operation: Operation, chroot: Chroot) -> Any:
             translated = wire.CheckVersion(path, version)
     check_path(operation.path)
     return translated
+
+
+def kazoo_acl(listed: bytes) -> list[ACL]:
+    """Translate an ACL as the tree stores it."""
+    if listed == OPEN_ACL:
+        return list(OPEN_ACL_UNSAFE)
+    return [ACL(permissions, Id(scheme, name)) for permissions, scheme, name in acl.decode(listed)]
 
 
 def multi_request(operations: Sequence[Operation], chroot: Chroot) -> Any:

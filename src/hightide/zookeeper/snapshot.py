@@ -1,8 +1,9 @@
 """The znodes of a cluster as a value, and the plan that writes them to another ZooKeeper.
 
 A snapshot has every persistent znode. It leaves out ephemerals, because their sessions are not
-copied, and `/zookeeper`, which belongs to the server. Its paths start at the location's root or
-chroot, so it fits any other location.
+copied, `/zookeeper`, which belongs to the server, and the secrets of the brokers, which they create
+again where they are missing. Its paths start at the location's root or chroot, so it fits any other
+location.
 
 A plan is for a running server, where versions and counters cannot be set. Two of them are state and
 not bookkeeping, so the plan counts them up to their old values: the version of `/brokers/seqid`,
@@ -20,7 +21,7 @@ from typing import NamedTuple
 
 from hightide.zookeeper.node import OPEN_ACL, Znode, split
 from hightide.zookeeper.operation import Create, Delete, Operation, SetData
-from hightide.zookeeper.znodes import BROKER_IDS, BROKER_SEQUENCE, CLUSTER_ID
+from hightide.zookeeper.znodes import BROKER_IDS, BROKER_SEQUENCE, CLUSTER_ID, SECRETS
 
 SERVER_ROOT = "/zookeeper"
 CONTAINER = -(2**63)
@@ -70,7 +71,7 @@ class Snapshot(NamedTuple):
     @classmethod
     def of(cls, zxid: int, found: Mapping[str, Znode]) -> Snapshot:
         """Make a snapshot of all znodes of a location."""
-        ours = {path: found[path] for path in sorted(found, key=_parents_first) if _is_ours(path)}
+        ours = {path: found[path] for path in sorted(found, key=_parents_first) if is_copied(path)}
         kept = {path: node for path, node in ours.items() if not is_ephemeral(node)}
         # Drop the children of a parent that was deleted while the znodes were read.
         kept = {path: node for path, node in kept.items() if path == "/" or split(path)[0] in kept}
@@ -113,8 +114,9 @@ def root_of(path: str) -> str:
     return "/" + path[1:].partition("/")[0]
 
 
-def _is_ours(path: str) -> bool:
-    return root_of(path) != SERVER_ROOT
+def is_copied(path: str) -> bool:
+    """Whether a snapshot has the znode, if it is not ephemeral."""
+    return root_of(path) not in (SERVER_ROOT, SECRETS)
 
 
 def _parents_first(path: str) -> tuple[int, str]:

@@ -19,17 +19,18 @@ from kazoo.client import KazooClient, TransactionRequest
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol import serialization as wire
 from kazoo.protocol.states import ZnodeStat
-from kazoo.security import ACL, Id
+from kazoo.security import ACL
 
 from hightide.zookeeper import DATABASE, acl, database_file
+from hightide.zookeeper.kazoo_translation import kazoo_acl
 from hightide.zookeeper.node import Stat, Znode, initial_nodes, split
 from hightide.zookeeper.operation import Create, Delete, Operation, SetData
 from hightide.zookeeper.snapshot import (
-    SERVER_ROOT,
     Snapshot,
     batches,
     creations,
     deletions,
+    is_copied,
     joined,
     root_acl,
     root_of,
@@ -49,7 +50,8 @@ class LocationFailed(Exception):
 
 
 class Contents(NamedTuple):
-    """All znodes of a location, ephemerals included, without those of the server."""
+    """All znodes of a location, ephemerals included, without those of the server
+    and the secrets of the brokers."""
 
     zxid: int
     nodes: dict[str, Znode]
@@ -111,7 +113,7 @@ class DatabaseFile:
         store.close()
         return Contents(
             tree.zxid,
-            {path: node for path, node in tree.nodes.items() if root_of(path) != SERVER_ROOT},
+            {path: node for path, node in tree.nodes.items() if is_copied(path)},
         )
 
     def replace(self, old: Contents, roots: frozenset[str], new: Snapshot) -> None:
@@ -229,7 +231,7 @@ class RunningZooKeeper:
                 below
                 for path, names in children.items()
                 for below in (f"{path.rstrip('/')}/{name}" for name in names)
-                if below != SERVER_ROOT
+                if is_copied(below)
             ]
         if not nodes:
             nodes["/"] = initial_nodes()["/"]  # the chroot does not exist yet
@@ -292,7 +294,7 @@ class RunningZooKeeper:
             ) from failure
         listed = root_acl(new)
         if listed is not None:
-            self._wait([self._client.set_acls_async(self._path("/"), _kazoo_acl(listed))])
+            self._wait([self._client.set_acls_async(self._path("/"), kazoo_acl(listed))])
 
     def _commit(self, batch: list[Operation]) -> None:
         """Execute a batch as one multi. kazoo reports a failed multi as its results."""
@@ -308,16 +310,12 @@ class RunningZooKeeper:
         path = self._path(operation.path)
         match operation:
             case Create(data=data, acl=listed):
-                return wire.Create(path, data, _kazoo_acl(listed), 0)
+                return wire.Create(path, data, kazoo_acl(listed), 0)
             case SetData(data=data, version=version):
                 return wire.SetData(path, data, version)
             case Delete(version=version):
                 return wire.Delete(path, version)
         raise AssertionError(operation)
-
-
-def _kazoo_acl(listed: bytes) -> list[ACL]:
-    return [ACL(permissions, Id(scheme, name)) for permissions, scheme, name in acl.decode(listed)]
 
 
 def _describe(failure: Exception) -> str:

@@ -24,6 +24,7 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
 
+from hightide import private_files
 from hightide.zookeeper.node import Stat, Znode
 from hightide.zookeeper.operation import CloseSession
 from hightide.zookeeper.session import Session
@@ -54,6 +55,9 @@ _WHAT_TO_DO = (
     "Damaged content is not served. Move the file away, and restore the latest backup with"
     " `hightide zookeeper restore BACKUP --to DIRECTORY`"
 )
+
+_LOG_BYTES = 64 * 1024 * 1024
+"""The write-ahead log, when its commits are in the file."""
 
 _ZXID = struct.Struct(">q8s")
 """The file with the last commit's zxid: the zxid and its checksum."""
@@ -86,7 +90,12 @@ class Store:
         self._zxid_descriptor: int | None = None
         self._is_sound = False
         try:
-            file.parent.mkdir(parents=True, exist_ok=True)
+            private_files.make_directory(file.parent)
+            # SQLite gives its write-ahead log the mode of the database.
+            private_files.create(file)
+            private_files.close_to_others(
+                file.with_name(f"{file.name}{end}") for end in ("", "-wal", "-shm", "-zxid")
+            )
             self._db = sqlite3.connect(file, timeout=0, isolation_level=None)
         except (OSError, sqlite3.Error) as failure:
             raise StorageError(str(file), f"cannot open the file: {failure}") from failure
@@ -111,6 +120,8 @@ class Store:
         execute("PRAGMA locking_mode=EXCLUSIVE")
         execute("PRAGMA journal_mode=WAL")
         execute("PRAGMA synchronous=FULL")
+        # A log that a large commit has made longer is cut when the next one is written.
+        execute(f"PRAGMA journal_size_limit={_LOG_BYTES}")
         # A read takes no exclusive lock; an empty write transaction does, and keeps it.
         execute("BEGIN IMMEDIATE")
         execute("COMMIT")
@@ -252,7 +263,7 @@ class Store:
 
     def _keep_zxid(self, zxid: int) -> None:
         if self._zxid_descriptor is None:
-            self._zxid_descriptor = os.open(self._zxid_file, os.O_WRONLY | os.O_CREAT, 0o644)
+            self._zxid_descriptor = os.open(self._zxid_file, os.O_WRONLY | os.O_CREAT, 0o600)
         os.pwrite(self._zxid_descriptor, _ZXID.pack(zxid, _zxid_checksum(zxid)), 0)
 
     def _last_zxid(self) -> int:

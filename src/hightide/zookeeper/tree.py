@@ -16,7 +16,7 @@ A refused request takes no zxid, so no client ever sees a zxid that a restart co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import Protocol, TypeVar
 
 from hightide.zookeeper import acl
@@ -41,6 +41,7 @@ from hightide.zookeeper.zookeeper_errors import (
     NodeExists,
     NoNode,
     NotEmpty,
+    ResponseTooLarge,
     SessionLost,
     ZooKeeperError,
 )
@@ -56,15 +57,22 @@ class View(Protocol):
     def node(self, path: str) -> Znode | None: ...
     def session(self, session_id: int) -> Session | None: ...
     def ephemerals(self, session_id: int) -> Iterable[str]: ...
+    def ephemeral_count(self, session_id: int) -> int: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def size(self) -> int: ...
 
 
 class Tree:
     """Znodes, sessions and watches as of the last applied transaction."""
 
-    __slots__ = ("_children", "_ephemerals", "nodes", "sessions", "watches", "zxid")
+    __slots__ = ("_children", "_ephemerals", "nodes", "sessions", "size", "watches", "zxid")
 
     def __init__(self) -> None:
         self.zxid = 0
+        self.size = 0
+        """The bytes of all paths, data and ACLs."""
         self.nodes: dict[str, Znode] = {}
         self.sessions: dict[int, Session] = {}
         self.watches = Watches()
@@ -97,6 +105,14 @@ class Tree:
     def ephemerals(self, session_id: int) -> Iterable[str]:
         return self._ephemerals.get(session_id, ())
 
+    def ephemeral_count(self, session_id: int) -> int:
+        return len(self._ephemerals.get(session_id, ()))
+
+    @property
+    def count(self) -> int:
+        """The number of znodes."""
+        return len(self.nodes)
+
     def get(self, path: str, watcher: int | None = None) -> Znode:
         node = _existing(self, path)
         if watcher is not None:
@@ -115,6 +131,20 @@ class Tree:
         if watcher is not None:
             self.watches.watch_children(path, watcher)
         return sorted(self._children.get(path, ()))
+
+    def descendants(self, path: str, limit: int) -> int:
+        """Count the znodes below `path`; raise ResponseTooLarge past `limit` parents."""
+        if path == "/":
+            return len(self.nodes) - 1
+        count, parents = 0, [path]
+        for visited, parent in enumerate(parents):
+            if visited == limit:
+                raise ResponseTooLarge(path, f"more than {limit} znodes below have children")
+            names = self._children.get(parent, ())
+            count += len(names)
+            below = (f"{parent}/{name}" for name in names)
+            parents += [child for child in below if child in self._children]
+        return count
 
     def rearm(
         self,
@@ -166,17 +196,22 @@ class Tree:
 
     def apply(self, transaction: op.Transaction) -> list[FiredWatch]:
         """Apply a transaction and return the watch events it causes, in order."""
+        return [watch for fired in self.apply_in_steps(transaction) for watch in fired]
+
+    def apply_in_steps(self, transaction: op.Transaction) -> Iterator[list[FiredWatch]]:
+        """Apply a transaction change by change, and return the events of each.
+
+        Between two steps the tree is between two states.
+        """
         assert transaction.zxid == self.zxid + 1, "a transaction is missing or repeated"
-        fired: list[FiredWatch] = []
         for change in transaction.changes:
             if isinstance(change, op.SessionOpened):
                 self.sessions[change.session_id] = change.session
             elif isinstance(change, op.SessionClosed):
                 del self.sessions[change.session_id]
             else:
-                fired += self._change(change, transaction)
+                yield self._change(change, transaction)
         self.zxid = transaction.zxid
-        return fired
 
     def _change(self, change: op.NodeChange, transaction: op.Transaction) -> list[FiredWatch]:
         before = self.nodes.get(change.path)
@@ -202,6 +237,8 @@ class Tree:
                 _put(owned, stat.ephemeral_owner, path)
         if children != self._children or owned != self._ephemerals:
             yield "the indexes disagree with the znodes"
+        if self.size != sum(_size(path, node) for path, node in self.nodes.items()):
+            yield "the sum of the sizes is wrong"
         for parent in children.keys() - self.nodes.keys():
             yield f"{parent} is missing but has children"
         for owner in owned.keys() - self.sessions.keys():
@@ -220,6 +257,7 @@ class Tree:
 
     def _install(self, path: str, node: Znode | None) -> None:
         old = self.nodes.get(path)
+        self.size += _size(path, node) - _size(path, old)
         if node is not None:
             self.nodes[path] = node
             if old is None:
@@ -237,11 +275,16 @@ class Tree:
 class Draft:
     """A view of the tree, or of another draft, with the changes decided on it."""
 
-    __slots__ = ("_base", "nodes", "sessions", "zxid")
+    __slots__ = ("_base", "_changed", "_owned", "count", "nodes", "sessions", "size", "zxid")
 
     def __init__(self, base: View) -> None:
         self._base = base
+        self._owned: dict[int, int] = {}
+        self._changed: dict[int, set[str]] = {}
+        """The ephemerals that changed on this draft, by session; some are deleted."""
         self.zxid = base.zxid
+        self.count = base.count
+        self.size = base.size
         self.nodes: dict[str, Znode | None] = {}
         """Every znode that differs from the base, after the changes; None is deleted."""
         self.sessions: dict[int, Session | None] = {}
@@ -258,9 +301,14 @@ class Draft:
         for path in self._base.ephemerals(session_id):
             if path not in self.nodes:
                 yield path
-        for path, node in self.nodes.items():
+        for path in self._changed.get(session_id, ()):
+            node = self.nodes[path]
             if node is not None and node.stat.ephemeral_owner == session_id:
                 yield path
+
+    def ephemeral_count(self, session_id: int) -> int:
+        owned = self._owned.get(session_id)
+        return self._base.ephemeral_count(session_id) if owned is None else owned
 
     def decide(
         self,
@@ -270,14 +318,30 @@ class Draft:
         access: acl.Access = acl.UNCHECKED,
     ) -> op.Decision:
         """Decide a request as if all earlier decisions on this draft were applied."""
+        steps = self.decide_in_steps(request, session_id, time_ms, access)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                decision: op.Decision = end.value
+                return decision
+
+    def decide_in_steps(
+        self, request: op.Request, session_id: int, time_ms: int, access: acl.Access
+    ) -> Generator[None, None, op.Decision]:
+        """Decide a request, and pause after each of its parts; the draft changes at the end."""
         attempt = _Attempt(self, session_id, time_ms, access)
         try:
-            result = attempt.run(request)
+            result = yield from attempt.run(request)
         except ZooKeeperError as refusal:
             return op.Decision(refusal, None)
         if not attempt.changes:
             return op.Decision(result, None)
         self.zxid = attempt.zxid
+        self.count, self.size = attempt.count, attempt.size
+        self._owned |= attempt._owned
+        for owner, paths in attempt._changed.items():
+            self._changed.setdefault(owner, set()).update(paths)
         self.nodes |= attempt.nodes
         self.sessions |= attempt.sessions
         changes = tuple(attempt.changes)
@@ -300,16 +364,16 @@ class _Attempt(Draft):
         self._access = access
         self.changes: list[op.Change] = []
 
-    def run(self, request: op.Request) -> op.Result:
+    def run(self, request: op.Request) -> Generator[None, None, op.Result]:
         if isinstance(request, op.OpenSession):
             self._open(request)
             return None
         if self.session(self._session_id) is None:
             raise SessionLost
         if isinstance(request, op.Multi):
-            return self._multi(request)
+            return (yield from self._multi(request))
         if isinstance(request, op.CloseSession):
-            self._close()
+            yield from self._close()
             return None
         if isinstance(request, op.SetAcl):
             return self._set_acl(request)
@@ -321,7 +385,9 @@ class _Attempt(Draft):
                 return self._create(operation)
             case op.SetData(path, data, version):
                 check_path(path)
-                _check_version(path, version, self._permitted(path, acl.WRITE).stat.version)
+                node = self._permitted(path, acl.WRITE)
+                _check_version(path, version, node.stat.version)
+                self._check_growth(path, len(data or b"") - node.stat.data_length)
                 return self._change(op.DataSet(path, data))
             case op.Delete():
                 self._delete(operation)
@@ -344,6 +410,12 @@ class _Attempt(Draft):
         if parent.stat.ephemeral_owner:
             raise NoChildrenForEphemerals(parent_path)
         owner = self._session_id if create.ephemeral else 0
+        quota = self._access.quota
+        if quota is not None:
+            quota.check_create(path, self.count, parent.stat.num_children)
+            if owner:
+                quota.check_ephemerals(path, self.ephemeral_count(owner))
+            self._check_growth(path, len(path) + len(create.data or b"") + len(entries))
         return op.NewNode(path, self._change(op.Created(path, create.data, entries, owner)))
 
     def _delete(self, delete: op.Delete) -> None:
@@ -362,8 +434,14 @@ class _Attempt(Draft):
         path = request.path
         check_path(path)
         entries = self._access.resolve(path, request.acl)
-        _check_version(path, request.version, self._permitted(path, acl.ADMIN).stat.aversion)
+        node = self._permitted(path, acl.ADMIN)
+        _check_version(path, request.version, node.stat.aversion)
+        self._check_growth(path, len(entries) - len(node.acl))
         return self._change(op.AclSet(path, entries))
+
+    def _check_growth(self, path: str, more: int) -> None:
+        if self._access.quota is not None:
+            self._access.quota.check_growth(path, self.size, more)
 
     def _permitted(self, path: str, permission: int) -> Znode:
         """Return the znode; raise NoNode or NoAuth."""
@@ -372,7 +450,7 @@ class _Attempt(Draft):
             raise NoAuth(path)
         return node
 
-    def _multi(self, multi: op.Multi) -> list[op.NewNode | Stat | None]:
+    def _multi(self, multi: op.Multi) -> Generator[None, None, list[op.NewNode | Stat | None]]:
         results = []
         for index, operation in enumerate(multi.operations):
             try:
@@ -381,6 +459,7 @@ class _Attempt(Draft):
                 results.append(self._operate(operation))
             except ZooKeeperError as refusal:
                 raise MultiFailed(index, refusal, len(multi.operations)) from refusal
+            yield
         return results
 
     def _open(self, request: op.OpenSession) -> None:
@@ -390,21 +469,36 @@ class _Attempt(Draft):
         self.sessions[request.session_id] = session
         self.changes.append(op.SessionOpened(request.session_id, session))
 
-    def _close(self) -> None:
+    def _close(self) -> Iterator[None]:
         for path in sorted(self.ephemerals(self._session_id)):
             self._delete_node(path)
+            yield
         self.sessions[self._session_id] = None
         self.changes.append(op.SessionClosed(self._session_id))
 
     def _delete_node(self, path: str) -> None:
-        deleted = op.Deleted(path)
-        self.nodes.update(_effects(self, deleted, self.zxid, self._time_ms))
-        self.changes.append(deleted)
+        self._note(op.Deleted(path))
 
     def _change(self, change: op.Created | op.DataSet | op.AclSet) -> Stat:
+        self._note(change)
+        return _existing(self, change.path).stat
+
+    def _note(self, change: op.NodeChange) -> None:
+        """Add a change, and count what it adds or removes."""
+        before = self.node(change.path)
         self.nodes.update(_effects(self, change, self.zxid, self._time_ms))
         self.changes.append(change)
-        return _existing(self, change.path).stat
+        after = self.nodes[change.path]
+        self.size += _size(change.path, after) - _size(change.path, before)
+        owner = (after or before or _NO_NODE).stat.ephemeral_owner
+        if owner:
+            _put(self._changed, owner, change.path)
+        if (before is None) == (after is None):
+            return
+        added = 1 if before is None else -1
+        self.count += added
+        if owner:
+            self._owned[owner] = self.ephemeral_count(owner) + added
 
 
 def _effects(
@@ -427,6 +521,14 @@ def _effects(
             yield path, _existing(view, path).with_data(data, zxid, time_ms)
         case op.AclSet(path, acl):
             yield path, _existing(view, path).with_acl(acl)
+
+
+_NO_NODE = new_znode(None, b"", 0, 0, 0)
+
+
+def _size(path: str, node: Znode | None) -> int:
+    """Return the bytes that a znode counts for."""
+    return 0 if node is None else len(path) + node.stat.data_length + len(node.acl)
 
 
 def _existing(view: View, path: str) -> Znode:

@@ -42,30 +42,46 @@ class FiredWatch(NamedTuple):
 class Watches:
     """The armed watches. Dicts and not sets, so that the order is deterministic."""
 
-    __slots__ = ("_children", "_data", "_held")
+    __slots__ = ("_children", "_count", "_data", "_held", "size")
 
     def __init__(self) -> None:
+        self._count = 0
+        self.size = 0
+        """The lengths of the paths of all watches."""
         self._data: dict[str, dict[int, None]] = {}
         self._children: dict[str, dict[int, None]] = {}
         self._held: dict[int, dict[tuple[bool, str], None]] = {}
 
     def __len__(self) -> int:
-        return sum(len(held) for held in self._held.values())
+        return self._count
+
+    def count_of(self, watcher: int) -> int:
+        """Return the number of watches of one watcher."""
+        return len(self._held.get(watcher, ()))
 
     def watch_data(self, path: str, watcher: int) -> None:
         """Arm a watch that fires when the znode's data changes, or it is created or deleted."""
         self._data.setdefault(path, {})[watcher] = None
-        self._held.setdefault(watcher, {})[True, path] = None
+        self._hold(watcher, True, path)
 
     def watch_children(self, path: str, watcher: int) -> None:
         """Arm a watch that fires when a child is created or deleted, or the znode is deleted."""
         self._children.setdefault(path, {})[watcher] = None
-        self._held.setdefault(watcher, {})[False, path] = None
+        self._hold(watcher, False, path)
+
+    def _hold(self, watcher: int, is_data: bool, path: str) -> None:
+        held = self._held.setdefault(watcher, {})
+        if (is_data, path) not in held:
+            held[is_data, path] = None
+            self._count += 1
+            self.size += len(path)
 
     def forget(self, watcher: int) -> None:
         """Drop all watches of a watcher whose connection or session is gone."""
         for is_data, path in self._held.pop(watcher, ()):
             self._disarm(watcher, is_data, path)
+            self._count -= 1
+            self.size -= len(path)
 
     def has(self, watcher: int, path: str, *, data: bool, children: bool) -> bool:
         """Return whether the watcher has one of these watches on the znode."""
@@ -121,6 +137,8 @@ class Watches:
     def _release(self, watcher: int, is_data: bool, path: str) -> None:
         held = self._held[watcher]
         del held[is_data, path]
+        self._count -= 1
+        self.size -= len(path)
         if not held:
             del self._held[watcher]
 

@@ -26,6 +26,7 @@ _NONE: Mapping[int, tuple[int, ...]] = MappingProxyType({})
 _NO_FEATURES: Mapping[str, tuple[int, int]] = MappingProxyType({})
 _NO_EPOCHS: Mapping[int, int] = MappingProxyType({})
 _RECOVERING = 1
+_LEAST_KEY_BYTES = 16
 
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
@@ -40,6 +41,9 @@ ISR_CHANGES = "/isr_change_notification"
 LOG_DIR_EVENTS = "/log_dir_event_notification"
 CONFIG_CHANGES = "/config/changes"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
+SECRETS = "/hightide"
+BROKER_SECRET = f"{SECRETS}/broker_secret"
+"""What brokers prove themselves with. Hightide's own znodes; a snapshot leaves them out."""
 
 ISR_CHANGE_PREFIX = f"{ISR_CHANGES}/isr_change_"
 LOG_DIR_EVENT_PREFIX = f"{LOG_DIR_EVENTS}/log_dir_event_"
@@ -497,3 +501,25 @@ class LogDirEvent(NamedTuple):
     def decode(cls, data: bytes, path: str) -> LogDirEvent:
         payload = Payload.parse(data, path)
         return cls(payload.int32("broker"), payload.int32("event"))
+
+
+class BrokerSecret(NamedTuple):
+    """/hightide/broker_secret: the key with which brokers prove themselves to each other."""
+
+    key: bytes
+
+    def __repr__(self) -> str:
+        return "BrokerSecret(…)"  # it must not get into a log
+
+    def encode(self) -> bytes:
+        return to_json({"version": 1, "key": base64.b64encode(self.key).decode()})
+
+    @classmethod
+    def decode(cls, data: bytes, path: str = BROKER_SECRET) -> BrokerSecret:
+        try:
+            key = base64.b64decode(Payload.parse(data, path).text("key"), validate=True)
+        except ValueError:
+            key = b""
+        if len(key) < _LEAST_KEY_BYTES:
+            raise MalformedZnode(path, "the key is missing or too short")
+        return cls(key)

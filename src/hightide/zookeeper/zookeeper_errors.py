@@ -56,6 +56,13 @@ class MalformedRequest(ZooKeeperError):
     meaning = "cannot parse the request"
 
 
+class ResponseTooLarge(ZooKeeperError):
+    """The response would be larger than the server builds, or take too long to build."""
+
+    code = -5
+    meaning = "the response is too large"
+
+
 class Unimplemented(ZooKeeperError):
     """A request type that this server does not support."""
 
@@ -145,6 +152,13 @@ class NoWatcher(ZooKeeperError):
 
     code = -121
     meaning = "no such watch"
+
+
+class QuotaExceeded(ZooKeeperError):
+    """The request would add more znodes, bytes or watches than the server accepts."""
+
+    code = -125
+    meaning = "quota exceeded"
 
 
 class StorageError(ZooKeeperError):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hightide.zookeeper import acl, backup
+from hightide.zookeeper import acl, backup, znodes
 from hightide.zookeeper.backup import Backup, DamagedBackup
 from hightide.zookeeper.node import initial_nodes
 from hightide.zookeeper.operation import (
@@ -103,6 +103,14 @@ def test_a_snapshot_has_what_is_persistent_and_counts_the_rest():
     assert list(snapshot.nodes) == ["/", "/brokers", "/brokers/ids"]
     assert snapshot.ephemeral_count == 3
     assert sorted(snapshot.brokers) == ["12", "7"]
+
+
+def test_a_snapshot_has_no_secret_of_the_brokers():
+    source = TreeWithSession().create("/brokers").create(znodes.SECRETS)
+    source.create(znodes.BROKER_SECRET, znodes.BrokerSecret(b"k" * 32).encode())
+    snapshot = source.snapshot()
+    assert list(snapshot.nodes) == ["/", "/brokers"]
+    assert snapshot.nodes["/"].stat.num_children == 1
 
 
 @given(trees())

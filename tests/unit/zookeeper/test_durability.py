@@ -252,3 +252,23 @@ def test_sqlite_is_not_loaded_for_a_tree_in_memory():
     )
     output, errors = process.communicate()
     assert (output, errors) == ("False\n", "")
+
+
+def test_the_log_that_a_large_commit_made_long_is_cut(tmp_path, monkeypatch):
+    from hightide.zookeeper import store
+
+    monkeypatch.setattr(store, "_LOG_BYTES", 100_000)
+    file = tmp_path / "zookeeper.db"
+    log = tmp_path / "zookeeper.db-wal"
+
+    async def scenario():
+        zookeeper = await InMemoryZooKeeper.open(file)
+        await zookeeper.multi([Create(f"/{n}", bytes(900_000)) for n in range(10)])
+        longest = log.stat().st_size
+        for number in range(3):
+            await zookeeper.set("/0", bytes([number]))
+        assert longest > 9_000_000
+        assert log.stat().st_size < 2_000_000
+        await zookeeper.close()
+
+    asyncio.run(scenario())

@@ -33,9 +33,10 @@ def test_a_session_file_is_read_under_both_names_and_written_under_the_new_one(t
 @pytest.mark.parametrize("prefix", ["zookeeper", "coordinator"])
 def test_settings_are_read_under_both_names(prefix):
     given = {f"{prefix}.listen": "127.0.0.1:0", f"{prefix}.credentials": "ann:secret"}
+    secret = f"KAFKA_{prefix.upper()}_CREDENTIALS"
     for settings in (
         Broker.read(given),
-        load_broker(None, {}, [f"{name}={value}" for name, value in given.items()]),
+        load_broker(None, {secret: "ann:secret"}, [f"{prefix}.listen=127.0.0.1:0"]),
         load_broker(
             None, {f"KAFKA_{name.upper().replace('.', '_')}": given[name] for name in given}, []
         ),

@@ -289,3 +289,41 @@ def test_tls_files_that_cannot_be_used_are_reported(tmp_path):
     options = ServerOptions(port=0, tls=Tls(tmp_path / "no.pem", tmp_path / "no.key"))
     with pytest.raises(StartRefused, match="TLS"):
         ServerThread(options).start()
+
+
+def test_a_session_is_opened_only_after_authentication(guarded):
+    before = guarded.committer().tree.zxid
+    client = guarded.client()
+    assert client.session_id
+    client.ping()
+    assert guarded.committer().tree.sessions == {}
+    assert guarded.committer().tree.zxid == before
+    assert client.authenticate(CREDENTIALS[0]) == 0
+    assert list(guarded.committer().tree.sessions) == [client.session_id]
+    client.create("/a", flags=1)
+    assert guarded.client(session=client.key).session_id == client.session_id
+
+
+def test_a_session_that_was_never_opened_cannot_be_resumed(guarded):
+    client = guarded.client()
+    assert guarded.client(session=client.key).session_id == 0
+
+
+def test_a_client_must_authenticate_within_a_short_time(world):
+    world.start(credentials=CREDENTIALS, limits=Limits(handshake_s=0.2))
+    known = world.client()
+    assert known.authenticate(CREDENTIALS[0]) == 0
+    new, resumed = world.client(), world.client(session=known.key)
+    assert new.is_closed()
+    assert resumed.is_closed()
+    again = world.client(session=known.key)
+    assert again.authenticate(CREDENTIALS[0]) == 0
+    again.create("/a")
+
+
+def test_the_number_of_sessions_is_limited_after_authentication_too(world):
+    world.start(credentials=CREDENTIALS, limits=Limits(sessions=1))
+    first, second = world.client(), world.client()
+    assert first.authenticate(CREDENTIALS[0]) == 0
+    with pytest.raises(Closed):
+        second.authenticate(CREDENTIALS[0])

@@ -131,8 +131,9 @@ def test_a_watch_armed_by_a_queued_read_hears_of_the_next_write_of_the_same_comm
         # These three share one commit.
         mine = client.send(SET_DATA, set_data("/a", b"2"))
         reading = client.send(GET_DATA, read("/a", watch=True))
+        wait_until(lambda: world.committer().queued == 2)
         other_write = other.send(SET_DATA, set_data("/a", b"3"))
-        time.sleep(0.05)
+        wait_until(lambda: world.committer().queued == 3)
     assert client.reply(first).error == 0
     assert client.reply(mine).error == 0
     answer = client.reply(reading)

@@ -22,6 +22,8 @@ log = logging.getLogger("hightide.zookeeper")
 _LENGTH = struct.Struct(">i")
 _PIECE_BYTES = 1024 * 1024
 """Output that may be collected before the client must have read some of it."""
+_INPUT_BYTES = 256 * 1024
+"""Input past which no more is read until the connection has had a turn."""
 _LINGER_S = 2.0
 """How long a client may take to read its last response before the connection is aborted."""
 
@@ -34,6 +36,10 @@ class Channel(asyncio.Protocol):
         self.address = ""
         self.session_id = 0
         self.received = self.sent = 0
+        self.used_s = 0.0
+        self.counted_bytes = 0
+        self.pending_bytes = 0
+        """The size of the requests that wait."""
         self.is_open = True
         self._limits = limits
         self._traffic = traffic
@@ -41,7 +47,7 @@ class Channel(asyncio.Protocol):
         self._input = bytearray()
         self._output: list[bytes] = []
         self._output_bytes = 0
-        self._is_paused = self._is_full = False
+        self._is_paused = self._is_full = self._is_ready = False
         self._timer: asyncio.TimerHandle | None = None
 
     # Implemented by the subclass.
@@ -69,7 +75,7 @@ class Channel(asyncio.Protocol):
     @property
     def is_read_paused(self) -> bool:
         """Whether reading is paused by the server's own load, so that pings may be unread."""
-        return self._is_paused and not self._is_full
+        return (self._is_paused or self._is_ready) and not self._is_full
 
     def send(self, frame: bytes) -> None:
         """Append a frame, given without its length, to the output."""
@@ -114,9 +120,20 @@ class Channel(asyncio.Protocol):
     def resume_reading(self) -> None:
         """Resume reading if it was paused and the reason is gone."""
         if self._is_paused and self._may_read():
-            self._is_paused = False
-            self._transport.resume_reading()
-            self._loop.call_soon(self._read)
+            self._resume_transport()
+            self._next_turn()
+
+    @property
+    def input_bytes(self) -> int:
+        return len(self._input)
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory that this connection's input, requests and output take."""
+        if not self.is_open:
+            return 0
+        unsent = self._output_bytes + self._transport.get_write_buffer_size()
+        return len(self._input) + self.pending_bytes + unsent
 
     # asyncio.Protocol.
 
@@ -134,9 +151,16 @@ class Channel(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._input += data
-        self._read()
+        if len(self._input) > _INPUT_BYTES:
+            self._pause_transport()
+        self._traffic.count_bytes(self)
+        if self.is_open:
+            self._next_turn()
 
     def eof_received(self) -> None:
+        if self._is_ready:
+            self.serve()
+            self._is_ready = False
         self._write()
 
     def pause_writing(self) -> None:
@@ -159,10 +183,34 @@ class Channel(asyncio.Protocol):
         self._output.clear()
         self.on_close()
 
-    def _read(self) -> None:
-        """Handle every complete frame while the client may send more requests."""
+    def _pause_transport(self) -> None:
+        if not self._is_paused:
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def _resume_transport(self) -> None:
+        if self._is_paused:
+            self._is_paused = False
+            self._transport.resume_reading()
+
+    def _next_turn(self) -> None:
+        if not self._is_ready:
+            self._is_ready = True
+            self._traffic.ready(self)
+
+    def serve(self) -> bool:
+        """Handle complete frames while the client may send more requests, for one turn.
+
+        Return whether none is left that could be handled.
+        """
+        self._is_ready = False
         position = 0
+        turn_ends_at = self._loop.time() + self._limits.turn_s
+        is_turn_over = False
         while self._may_read() and len(self._input) >= position + 4:
+            if position and self._loop.time() > turn_ends_at:
+                is_turn_over = True
+                break
             word = bytes(self._input[position : position + 4])
             (length,) = _LENGTH.unpack(word)
             if not 0 <= length <= MAX_FRAME_BYTES:
@@ -171,7 +219,7 @@ class Channel(asyncio.Protocol):
                         "closed the connection of %s: invalid frame length %d", self.address, length
                     )
                     self.abort()
-                return
+                return True
             end = position + 4 + length
             if len(self._input) < end:
                 break
@@ -186,9 +234,13 @@ class Channel(asyncio.Protocol):
                 self.abort()
         if self.is_open:
             del self._input[:position]
-            if not self._may_read():
-                self._is_paused = True
-                self._transport.pause_reading()
+            self._is_ready = is_turn_over
+            if is_turn_over or not self._may_read():
+                self._pause_transport()
+            else:
+                self._resume_transport()
+            self._traffic.count_bytes(self)
+        return not is_turn_over
 
     def _may_read(self) -> bool:
         has_room = self._output_bytes < _PIECE_BYTES and not self._is_full
@@ -203,8 +255,9 @@ class Channel(asyncio.Protocol):
         self._transport.write(data)
         if self._transport.get_write_buffer_size() > self._limits.output_bytes:
             self._close_slow_reader()
-        else:
-            self.resume_reading()
+            return
+        self._traffic.count_bytes(self)
+        self.resume_reading()
 
     def _close_slow_reader(self) -> None:
         log.warning("closed the connection of %s: it does not read its responses", self.address)

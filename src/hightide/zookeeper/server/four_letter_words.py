@@ -10,14 +10,19 @@ import os
 import platform
 import resource
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 import hightide
 from hightide.zookeeper.committer import Committer
 from hightide.zookeeper.server.options import ServerOptions
-from hightide.zookeeper.server.traffic import Peer, Traffic
+from hightide.zookeeper.server.traffic import Peer, Traffic, is_loopback
 
 VERSION = f"3.8.0-hightide-{hightide.__version__}"
 """The ZooKeeper version whose behaviour this server has, and Hightide's version."""
+
+
+_SHOWN_CONNECTIONS = 1000
+"""Connections that `stat` and `cons` list."""
 
 
 class Words:
@@ -39,9 +44,15 @@ class Words:
             "stat": self._stat,
         }
 
-    def __call__(self, word: str) -> str | None:
+    def __call__(self, word: str, host: str) -> str | None:
+        """Return the answer for a client on this host, or None if the word is unknown."""
         answer = self._words.get(word)
-        return None if answer is None else answer()
+        if answer is None:
+            return None
+        allowed = self._options.words
+        if not (is_loopback(host) or word in allowed or "*" in allowed):
+            return f"{word} is not executed because it is not in the whitelist.\n"
+        return answer()
 
     def _latencies_ms(self) -> tuple[float, float, float]:
         """Return the shortest, mean and longest time from a write request to its response."""
@@ -66,14 +77,15 @@ class Words:
 
     def _stat(self) -> str:
         first, rest = self._srvr().split("\n", 1)
-        clients = "".join(f" {_line(peer)})\n" for peer in self._traffic.connections)
+        clients = "".join(f" {_line(peer)})\n" for peer in self._shown())
         return f"{first}\nClients:\n{clients}\n{rest}"
 
     def _cons(self) -> str:
-        lines = [
-            f" {_line(peer)},sid=0x{peer.session_id:x})\n" for peer in self._traffic.connections
-        ]
+        lines = [f" {_line(peer)},sid=0x{peer.session_id:x})\n" for peer in self._shown()]
         return "".join(lines) + "\n"
+
+    def _shown(self) -> Iterator[Peer]:
+        return islice(self._traffic.connections, _SHOWN_CONNECTIONS)
 
     def _conf(self) -> str:
         shortest, longest = self._options.session_timeouts_ms
@@ -117,12 +129,9 @@ class Words:
         yield "watch_count", len(tree.watches)
         yield (
             "ephemerals_count",
-            sum(len(list(tree.ephemerals(session))) for session in tree.sessions),
+            sum(tree.ephemeral_count(session) for session in tree.sessions),
         )
-        yield (
-            "approximate_data_size",
-            sum(len(path) + node.stat.data_length for path, node in tree.nodes.items()),
-        )
+        yield "approximate_data_size", tree.size
         yield "global_sessions", len(tree.sessions)
         yield "local_sessions", 0
         yield "open_file_descriptor_count", len(os.listdir("/dev/fd"))

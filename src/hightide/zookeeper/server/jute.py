@@ -6,7 +6,7 @@ Lengths come from the client and are not trusted: nothing is allocated beyond wh
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TypeVar
 
 from hightide.zookeeper.acl import Entry
@@ -28,11 +28,12 @@ class Missing(MalformedRequest):
 class Reader:
     """Reads one frame; raises MalformedRequest if it ends too early."""
 
-    __slots__ = ("_data", "_position")
+    __slots__ = ("_data", "_items", "_position")
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, items: int = 1 << 31) -> None:
         self._data = data
         self._position = 0
+        self._items = items  # that the lists of this frame may still have
 
     @property
     def size(self) -> int:
@@ -92,6 +93,9 @@ class Reader:
         count = self.int32()
         if not -1 <= count <= self.remaining // 4:
             raise MalformedRequest(detail=f"{count} items, but {self.remaining} bytes are left")
+        self._items -= max(count, 0)
+        if self._items < 0:
+            raise MalformedRequest(detail="too many list items in one request")
         return [item() for _ in range(count)]
 
     def strings(self) -> list[str]:
@@ -115,11 +119,6 @@ def buffer(data: bytes | None) -> bytes:
 def string(text: str) -> bytes:
     data = text.encode()
     return _INT.pack(len(data)) + data
-
-
-def strings(texts: Iterable[str]) -> bytes:
-    parts = [string(text) for text in texts]
-    return _INT.pack(len(parts)) + b"".join(parts)
 
 
 def stat(value: Stat) -> bytes:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hightide.zookeeper.quota import Quota
+
 DEFAULT_PORT = 2181
 MAX_FRAME_BYTES = 0xFFFFF
 """ZooKeeper's jute.maxbuffer: the largest request, and so the largest znode."""
@@ -27,6 +29,7 @@ class Limits:
     connections_per_address: int = 60
     """Connections from this host are not counted: a local user can do worse."""
     sessions: int = 20_000
+    """Strangers get seven eighths of it."""
     handshake_s: float = 5.0
     """A connection must open its session within this time."""
     output_bytes: int = 64 * 1024 * 1024
@@ -35,8 +38,24 @@ class Limits:
     """Pending requests of one connection; the server reads no more until some are answered."""
     request_bytes: int = 4 * 1024 * 1024
     """The size of all pending requests of one connection."""
+    response_bytes: int = 4 * 1024 * 1024
+    """One response. ZooKeeper's clients refuse more than this by default."""
+    operations: int = 2000
+    """Operations in one multi or multiRead."""
+    items: int = 10_000
+    """Paths in one setWatches, and ACL entries in one request."""
+    outstanding: int = 1000
+    """ZooKeeper's globalOutstandingLimit: pending requests of all connections. Past it, a
+    connection that has pending requests is not read."""
+    turn_s: float = 0.01
+    """How long the requests of one connection may keep the event loop before others are served."""
+    held_bytes: int = 256 * 1024 * 1024
+    """Input, pending requests and unsent output of all connections together. Past it, the
+    connections that hold most are closed."""
     identities: int = 100
     """Ids that one connection may prove, its address included."""
+    identity_bytes: int = 1024
+    """One id that a connection proves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +72,13 @@ class ServerOptions:
     max_session_timeout_ms: int | None = None
     credentials: tuple[str, ...] = ()
     """`user:password`, each a super user. If there are any, clients must use one of them."""
+    words: tuple[str, ...] = ("srvr",)
+    """ZooKeeper's 4lw.commands.whitelist: what clients on other hosts may ask; `*` is all."""
     tls: Tls | None = None
     insecure: bool = False
     """Serve other hosts without credentials or TLS."""
     limits: Limits = field(default_factory=Limits)
+    quota: Quota = field(default_factory=Quota)
 
     def __post_init__(self) -> None:
         if self.tick_ms <= 0:

@@ -28,6 +28,8 @@ from hightide.zookeeper.zookeeper_errors import (
     NoAuth,
     NoNode,
     NoWatcher,
+    QuotaExceeded,
+    ResponseTooLarge,
     Unimplemented,
     ZooKeeperError,
 )
@@ -39,6 +41,12 @@ AUTH, SET_WATCHES, GET_EPHEMERALS, GET_ALL_CHILDREN_NUMBER = 100, 101, 103, 104
 SET_WATCHES2, WHO_AM_I, CLOSE = 105, 107, -11
 
 EVENT_XID, PING_XID = -1, -2
+_LISTED_NAMES = 100_000
+"""Names of children in one response: to sort and encode them takes some 70 ms."""
+_NAMES_PER_ENTRY = 20
+"""The entry of an ACL that is not known yet takes as long as so many names."""
+_COUNTED_PARENTS = 50_000
+"""Znodes with children that getAllChildrenNumber visits: they take some 50 ms."""
 _EVENT = jute.int32(EVENT_XID) + b"\xff" * 8 + bytes(4)
 _CONNECTED = jute.int32(3)
 _END_OF_MULTI = jute.int32(-1) + b"\1" + jute.int32(-1)
@@ -53,6 +61,10 @@ class Requester(Protocol):
     def session_id(self) -> int: ...
     @property
     def identity(self) -> Identity: ...
+    @property
+    def response_bytes(self) -> int: ...
+    @property
+    def operations(self) -> int: ...
     def watch_fired(self, event: WatchEvent, acl: bytes) -> None: ...
 
 
@@ -134,8 +146,11 @@ def decode_write(kind: int, body: Reader) -> op.Request:
         raise
 
 
-def decode_multi(body: Reader) -> tuple[list[int], op.Multi]:
-    """Decode a multi; return the types of the parts of the response, and the operations."""
+def decode_multi(body: Reader, limit: int) -> tuple[list[int], op.Multi]:
+    """Decode a multi of at most `limit` operations.
+
+    Return the types of the parts of the response, and the operations.
+    """
     kinds: list[int] = []
     operations: list[op.Operation | op.Refused] = []
     while True:
@@ -144,6 +159,8 @@ def decode_multi(body: Reader) -> tuple[list[int], op.Multi]:
             return kinds, op.Multi(tuple(operations))
         if kind not in _OPERATIONS:
             raise MalformedRequest(detail=f"request type {kind} in a multi")
+        if len(kinds) == limit:
+            raise MalformedRequest(detail=f"more than {limit} operations in a multi")
         # In a multi ZooKeeper treats the two types of create alike.
         kinds.append(CREATE if kind == CREATE2 else kind)
         try:
@@ -196,7 +213,23 @@ def _readable(requester: Requester, path: str, permissions: int = acl.READ) -> Z
 def _path_and_watcher(requester: Requester, body: Reader) -> tuple[str, int | None]:
     """Decode path and watcher. The empty path is never watched: nothing happens to it."""
     path, is_watched = body.string(), body.boolean()
-    return _root_if_empty(path), requester.session_id if is_watched and path else None
+    if not is_watched or not path:
+        return _root_if_empty(path), None
+    _check_watches_quota(requester, path, 1, len(path))
+    return path, requester.session_id
+
+
+def _check_watches_quota(requester: Requester, path: str, count: int, size: int) -> None:
+    """Raise QuotaExceeded if the client may not have so many more watches."""
+    quota, watches = requester.identity.quota, requester.tree.watches
+    if quota is None:
+        return
+    if (
+        watches.count_of(requester.session_id) + count > quota.session_watches
+        or len(watches) + count > quota.watches
+        or watches.size + size > quota.watch_bytes
+    ):
+        raise QuotaExceeded(path, f"{len(watches)} watches, {watches.size} bytes")
 
 
 def _root_if_empty(path: str) -> str:
@@ -221,8 +254,36 @@ def _data(requester: Requester, path: str, watcher: int | None) -> bytes:
 
 
 def _children(requester: Requester, path: str, watcher: int | None) -> bytes:
-    _readable(requester, path)
-    return jute.strings(requester.tree.children(path, watcher))
+    node = _readable(requester, path)
+    _check_children(requester, path, node)
+    return _names(requester, path, watcher)
+
+
+def _check_children(requester: Requester, path: str, node: Znode) -> None:
+    """Refuse a list that cannot fit, before it is sorted: a name has at least 5 bytes."""
+    count = node.stat.num_children
+    if count > _LISTED_NAMES or 5 * count > requester.response_bytes:
+        raise ResponseTooLarge(path, f"{count} children")
+
+
+def _names(requester: Requester, path: str, watcher: int | None) -> bytes:
+    """Encode the children's names, up to the largest response."""
+    names = _strings(requester, path, requester.tree.children(path))
+    if watcher is not None:
+        requester.tree.watches.watch_children(path, watcher)
+    return names
+
+
+def _strings(requester: Requester, path: str, texts: list[str]) -> bytes:
+    """Encode a list, up to the largest response."""
+    room = requester.response_bytes
+    parts: list[bytes] = []
+    for item in texts:
+        parts.append(jute.string(item))
+        room -= len(parts[-1])
+        if room < 0:
+            raise ResponseTooLarge(path, f"a list of names exceeds {requester.response_bytes}")
+    return jute.int32(len(parts)) + b"".join(parts)
 
 
 def _get_data(requester: Requester, body: Reader) -> bytes:
@@ -236,7 +297,8 @@ def _get_children(requester: Requester, body: Reader) -> bytes:
 def _get_children2(requester: Requester, body: Reader) -> bytes:
     path, watcher = _path_and_watcher(requester, body)
     node = _readable(requester, path)
-    return jute.strings(requester.tree.children(path, watcher)) + jute.stat(node.stat)
+    _check_children(requester, path, node)
+    return _names(requester, path, watcher) + jute.stat(node.stat)
 
 
 def _get_acl(requester: Requester, body: Reader) -> bytes:
@@ -250,14 +312,15 @@ def _get_acl(requester: Requester, body: Reader) -> bytes:
 def _get_ephemerals(requester: Requester, body: Reader) -> bytes:
     prefix = (body.optional_string() or "").strip()
     mine = sorted(requester.tree.ephemerals(requester.session_id))
-    return jute.strings(path for path in mine if prefix == "/" or path.startswith(prefix))
+    return _strings(
+        requester, prefix, [path for path in mine if prefix == "/" or path.startswith(prefix)]
+    )
 
 
 def _get_all_children_number(requester: Requester, body: Reader) -> bytes:
     path = _root_if_empty(body.string())
     _readable(requester, path)
-    below = "/" if path == "/" else f"{path}/"
-    return jute.int32(sum(node.startswith(below) and node != "/" for node in requester.tree.nodes))
+    return jute.int32(requester.tree.descendants(path, _COUNTED_PARENTS))
 
 
 def _sync(requester: Requester, body: Reader) -> bytes:  # noqa: ARG001
@@ -277,17 +340,30 @@ def _who_am_i(requester: Requester, body: Reader) -> bytes:  # noqa: ARG001
 
 def _set_watches(requester: Requester, body: Reader) -> bytes:
     seen_zxid, data, exists, children = body.int64(), *(body.strings() for _ in range(3))
+    _rearm(requester, seen_zxid, data, exists, children)
+    return b""
+
+
+def _rearm(
+    requester: Requester, seen_zxid: int, data: list[str], exists: list[str], children: list[str]
+) -> None:
+    """Arm the watches of a reconnected client.
+
+    A path that is named twice is one watch, but an event that was missed comes twice, as from
+    ZooKeeper.
+    """
+    watched = [path for named in (data, exists, children) for path in set(named)]
+    if watched:
+        _check_watches_quota(requester, "", len(watched), sum(map(len, watched)))
     for fired in requester.tree.rearm(requester.session_id, seen_zxid, data, exists, children):
         requester.watch_fired(fired.event, fired.acl)
-    return b""
 
 
 def _set_watches2(requester: Requester, body: Reader) -> bytes:
     seen_zxid, data, exists, children = body.int64(), *(body.strings() for _ in range(3))
     if body.strings() or body.strings():
         raise Unimplemented(detail="persistent watches")
-    for fired in requester.tree.rearm(requester.session_id, seen_zxid, data, exists, children):
-        requester.watch_fired(fired.event, fired.acl)
+    _rearm(requester, seen_zxid, data, exists, children)
     return b""
 
 
@@ -316,18 +392,34 @@ def _remove_watches(requester: Requester, body: Reader) -> bytes:
 def _multi_read(requester: Requester, body: Reader) -> bytes:
     """Execute several reads. They arm no watches, whatever their flag says, as in ZooKeeper."""
     parts: list[bytes] = []
+    room, names = requester.response_bytes, _LISTED_NAMES
     while True:
         kind, is_last, _ = body.int32(), body.boolean(), body.int32()
         if is_last:
             return b"".join(parts) + _END_OF_MULTI
+        if len(parts) == requester.operations:
+            raise MalformedRequest(detail=f"more than {requester.operations} operations")
         if kind not in (GET_DATA, GET_CHILDREN):
             raise MalformedRequest(detail=f"request type {kind} in a multi read")
         path, _ = _root_if_empty(body.string()), body.boolean()
         read = _data if kind == GET_DATA else _children
+        node = requester.tree.node(path)
+        if node is not None:
+            names -= _NAMES_PER_ENTRY * acl.count(node.acl)
+            names -= node.stat.num_children if kind == GET_CHILDREN else 0
+            if names < 0:
+                raise ResponseTooLarge(
+                    path, f"a multi read visits more than {_LISTED_NAMES} names or ACL entries"
+                )
         try:
             parts.append(_part(kind, read(requester, path, None)))
         except ZooKeeperError as refusal:
+            if isinstance(refusal, ResponseTooLarge):
+                raise
             parts.append(_failed_part(refusal.code))
+        room -= len(parts[-1])
+        if room < 0:
+            raise ResponseTooLarge(path, f"a multi read exceeds {requester.response_bytes} bytes")
 
 
 READS: dict[int, Callable[[Requester, Reader], bytes]] = {

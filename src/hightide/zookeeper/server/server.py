@@ -38,7 +38,7 @@ class ZooKeeperServer:
 
     def __init__(self, options: ServerOptions) -> None:
         self._options = options
-        self._committer = Committer()
+        self._committer = Committer(works_in_turns=True)
         self._traffic = Traffic(options.limits)
         self._listener: asyncio.Server | None = None
         self._expiry: asyncio.Task[None] | None = None

@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 from hightide.zookeeper.committer import Committer, Subscriber
 from hightide.zookeeper.operation import CloseSession, OpenSession, Result
 from hightide.zookeeper.server.options import ServerOptions
+from hightide.zookeeper.server.traffic import without_reserve
 from hightide.zookeeper.session import Leases
 from hightide.zookeeper.zookeeper_errors import ZooKeeperError
 
@@ -60,6 +61,9 @@ class SessionConnection(Subscriber, Protocol):
 # a dead broker is detected sooner.
 CHECK_INTERVAL_MS = 200
 
+_EXPIRED_PER_TURN = 100
+"""Sessions that are closed before other callbacks run."""
+
 
 class Sessions:
     """All sessions of a server. Belongs to one event loop."""
@@ -70,37 +74,49 @@ class Sessions:
         self._check_interval_ms = min(options.tick_ms, CHECK_INTERVAL_MS)
         self._leases = Leases(self._check_interval_ms, _now_ms())
         self._connections: dict[int, SessionConnection] = {}
+        self._opening = 0
         for session_id, session in committer.tree.sessions.items():
             self._leases.opened(session_id, session.timeout_ms, _now_ms())
 
-    @property
-    def is_full(self) -> bool:
-        return len(self._committer.tree.sessions) >= self._options.limits.sessions
+    def is_full(self, is_stranger: bool) -> bool:
+        """Return whether no session can be opened; strangers leave some for brokers."""
+        most = self._options.limits.sessions
+        taken = len(self._committer.tree.sessions) + self._opening
+        return taken >= (without_reserve(most) if is_stranger else most)
 
     def grant(
         self, claim: Claim, connection: SessionConnection, granted: Callable[[Grant], None]
     ) -> None:
         """Open or resume a session, after all requests that arrived before."""
-        shortest, longest = self._options.session_timeouts_ms
-        timeout_ms = min(max(claim.timeout_ms, shortest), longest)
         if claim.session_id == 0:
-            self._begin(timeout_ms, connection, granted)
+            self.begin(self.offer(claim), connection, granted)
         else:
-            self._resume(claim, timeout_ms, connection, granted)
+            self._resume(claim, self._timeout_ms(claim), connection, granted)
 
-    def _begin(
-        self, timeout_ms: int, connection: SessionConnection, granted: Callable[[Grant], None]
-    ) -> None:
+    def _timeout_ms(self, claim: Claim) -> int:
+        shortest, longest = self._options.session_timeouts_ms
+        return min(max(claim.timeout_ms, shortest), longest)
+
+    def offer(self, claim: Claim) -> Grant:
+        """Return a new session that exists only when `begin` is called."""
         # Positive, never 0, and with a server id in the first byte, as in an ensemble.
         session_id = 1 << 56 | secrets.randbits(56)
-        grant = Grant(timeout_ms, session_id, secrets.token_bytes(PASSWORD_BYTES))
+        return Grant(self._timeout_ms(claim), session_id, secrets.token_bytes(PASSWORD_BYTES))
+
+    def begin(
+        self, grant: Grant, connection: SessionConnection, granted: Callable[[Grant], None]
+    ) -> None:
+        """Open an offered session."""
+        timeout_ms, session_id, _ = grant
 
         def begun(outcome: Result | ZooKeeperError) -> None:
+            self._opening -= 1
             if not isinstance(outcome, ZooKeeperError):
                 self._leases.opened(session_id, timeout_ms, _now_ms())
                 self._hold(session_id, connection)
                 granted(grant)
 
+        self._opening += 1
         request = OpenSession(session_id, timeout_ms, grant.password)
         self._committer.submit(request, session_id, begun)
 
@@ -130,7 +146,7 @@ class Sessions:
                 self._hold(claim.session_id, connection)
                 granted(Grant(timeout_ms, claim.session_id, session.password))
 
-        self._committer.after_pending(turn)
+        self._committer.after_pending(turn, claim.session_id)
 
     def _hold(self, session_id: int, connection: SessionConnection) -> None:
         former = self._connections.get(session_id)
@@ -165,7 +181,9 @@ class Sessions:
             for session_id, connection in self._connections.items():
                 if connection.is_read_paused:
                     self.touched(session_id)
-            for session_id in self._leases.expired(_now_ms()):
+            for number, session_id in enumerate(self._leases.expired(_now_ms()), 1):
+                if not number % _EXPIRED_PER_TURN:
+                    await asyncio.sleep(0)
                 log.info("session 0x%x expired", session_id)
                 self.close(session_id, lambda _: None)
 
