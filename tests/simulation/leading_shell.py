@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from hightide.core.partition.follower import divergence
 from hightide.core.partition.isr import Proposal
-from hightide.core.partition.leader import Changes, Leader
+from hightide.core.partition.leader import NOTHING, Changes, Leader
 from hightide.core.partition.state import NO_BROKER, PartitionState
 from hightide.wire.errors import ErrorCode
 from tests.simulation.disk import Entry, SimLog
@@ -156,7 +156,8 @@ class Leading:
             self._once(self._uncommitted, log.end_offset, answer)
         else:
             self.broker.when_disk_is_done(answer, Produced(ErrorCode.NONE, log.end_offset - 1))
-        self.follow_up(machine.appended(log.end_offset))
+        committed = machine.appended(log.end_offset)
+        self.follow_up(Changes(committed) if committed >= 0 else NOTHING)
 
     # -- followers -------------------------------------------------------------------------
 

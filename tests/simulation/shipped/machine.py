@@ -42,13 +42,25 @@ class SimEnvironment:
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
+        self._looks = 0
         self.random = Random(machine.world.random.getrandbits(64))
 
     def now_ms(self) -> int:
         return self._machine.now_ms()
 
+    def cpu_s(self) -> float:
+        return self.clock_s()
+
+    def clock_s(self) -> float:
+        # Half a millisecond for each look: turns end after some requests, in every run alike.
+        self._looks += 1
+        return self._looks * 0.0005
+
     def new_id(self) -> uuid.UUID:
         return uuid.UUID(int=self.random.getrandbits(128), version=4)
+
+    def secret_bytes(self, count: int) -> bytes:
+        return self.random.randbytes(count)
 
     def directory(self, settings: Settings) -> Path | None:
         return None

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from hightide.core.partition.follower import Action, FetchPosition, Follower, divergence
 from hightide.core.partition.isr import Proposal
-from hightide.core.partition.leader import Changes, Leader
+from hightide.core.partition.leader import NOTHING, Changes, Leader
 from hightide.core.partition.state import NO_BROKER, PartitionState, effective_min_isr
 from hightide.log.leader_epochs import LeaderEpochs
 from hightide.wire.errors import ErrorCode
@@ -278,7 +278,8 @@ class World:
         for _ in range(count):
             self.next_value += 1
             broker.log.append([Record(leader.state.leader_epoch, self.next_value)])
-        self.follow_up(broker, leader.appended(broker.log.end_offset))
+        committed = leader.appended(broker.log.end_offset)
+        self.follow_up(broker, Changes(committed) if committed >= 0 else NOTHING)
 
     def tick(self, broker: Broker) -> None:
         if isinstance(broker.role, Leader):

@@ -67,6 +67,23 @@ def test_a_fetch_out_of_step_is_refused(asked, code):
     assert refused.value.code == code
 
 
+def test_no_other_client_uses_or_ends_the_session_of_a_follower():
+    all_sessions, wanted = sessions(), [(b"t", 0, 5)]
+    followers = all_sessions.begin(request(0, 0, wanted)._replace(replica_id=2), 12, 0)
+    assert followers is not None
+    for replica_id in (-1, 3):
+        with pytest.raises(KafkaError) as refused:
+            all_sessions.begin(
+                request(followers.id, 1, [(b"t", 0, 9)])._replace(replica_id=replica_id), 12, 0
+            )
+        assert refused.value.code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        ending = request(followers.id, -1)._replace(replica_id=replica_id)
+        assert all_sessions.begin(ending, 12, 0) is None
+    assert followers.partitions[b"t", 0].requested.fetch_offset == 5
+    following = request(followers.id, 1)._replace(replica_id=2)
+    assert all_sessions.begin(following, 12, 0) is followers
+
+
 def test_a_session_keeps_to_names_or_to_ids():
     all_sessions = sessions()
     session = all_sessions.begin(request(0, 0, [(b"t", 0, 5)]), 12, 0)
@@ -86,6 +103,48 @@ def test_a_full_cache_evicts_only_what_was_idle_for_long():
 
 def test_no_slots_means_no_sessions():
     assert sessions(slots=0).begin(request(0, 0, [(b"t", 0, 5)]), 12, 0) is None
+
+
+def wide(count: int, replica_id: int = -1, first: int = 0) -> Fetch:
+    wanted = [(b"t", index, 0) for index in range(first, first + count)]
+    return request(0, 0, wanted)._replace(replica_id=replica_id)
+
+
+def test_past_the_limit_of_partitions_a_fetch_has_no_session():
+    known = FetchSessions(10, 1_000, Random(1), most_partitions=10)
+    first = known.begin(wide(6), 12, 0)
+    assert first is not None
+    assert known.begin(wide(5), 12, 999) is None
+    assert known.partition_count == 6
+    assert known.begin(wide(11), 12, 5_000) is None
+    assert len(known) == 1
+    assert known.begin(wide(5), 12, 5_000) is not None
+    assert first not in list(known)
+    assert known.partition_count == 5
+
+
+def test_a_session_that_grows_past_the_limit_ends():
+    known = FetchSessions(10, 1_000, Random(1), most_partitions=10)
+    session = known.begin(wide(6), 12, 0)
+    growth = wide(5, first=6)._replace(session_id=session.id, session_epoch=1)
+    with pytest.raises(KafkaError) as refused:
+        known.begin(growth, 12, 0)
+    assert refused.value.code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert (len(known), known.partition_count) == (0, 0)
+
+
+def test_a_follower_takes_the_place_of_consumers():
+    known = FetchSessions(10, 1_000, Random(1), most_partitions=10)
+    consumers = [known.begin(wide(4), 12, 0), known.begin(wide(4), 12, 1)]
+    follower = known.begin(wide(6, replica_id=2), 12, 2)
+    assert list(known) == [consumers[1], follower]
+    assert known.begin(wide(4), 12, 3) is None
+    assert known.begin(wide(9, replica_id=3), 12, 3) is None  # a follower evicts no follower
+    assert follower in list(known)
+
+
+def test_names_that_no_topic_can_have_are_not_remembered():
+    assert sessions().begin(request(0, 0, [(b"t" * 30_000, 0, 0)]), 12, 0) is None
 
 
 def test_partitions_that_gave_records_go_to_the_end_of_the_line():

@@ -57,7 +57,7 @@ def test_a_leader_alone_commits_what_it_took_over():
 
 def test_an_append_does_not_commit_by_itself():
     made = leader(isr=(1, 2))
-    assert made.appended(12) is NOTHING
+    assert made.appended(12) == -1
     assert made.high_watermark == 10
 
 
@@ -101,7 +101,7 @@ def test_who_cannot_join_is_not_waited_for():
 def test_who_is_waited_for_alone_is_let_go_when_its_broker_dies():
     made = leader(isr=(1,))
     made.refused(proposal_of(fetch(made, 3, 10)))
-    assert made.appended(12).high_watermark is None
+    assert made.appended(12) == -1
     assert made.brokers_changed({1: 11, 2: 12}, set()).high_watermark == 12
 
 
@@ -401,7 +401,7 @@ def test_a_smaller_min_isr_lets_the_high_watermark_go_on():
     assert made.configured(1, LAG_MS).high_watermark == 12
     made.configured(2, LAG_MS)
     made.check()
-    assert made.appended(13).high_watermark is None
+    assert made.appended(13) == -1
 
 
 def test_more_than_all_replicas_are_not_asked_for():

@@ -9,7 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from hightide.core.partition.producer_state import BATCHES_KEPT, AppendedBatch, ProducerStates
+from hightide.core.partition.producer_state import (
+    BATCHES_KEPT,
+    BRIEF_MS,
+    AppendedBatch,
+    ProducerStates,
+)
 from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
 
 NOW = 1_700_000_000_000
@@ -112,13 +117,49 @@ def test_silent_producers_are_forgotten_but_not_open_transactions() -> None:
     assert states.expire(NOW + 1500, 1000) == 2
 
 
-def test_the_number_of_producers_is_bounded_and_the_longest_silent_go() -> None:
-    states = ProducerStates(capacity=200)
-    for pid in range(1000):
-        states.appended(pid, 0, 0, pid, pid, NOW, NOW + pid)
-    assert len(states) <= 200
-    assert states.get(999) is not None
-    assert states.get(0) is None
+def test_strangers_do_not_evict_an_honest_producer() -> None:
+    states = ProducerStates(capacity=20)
+    states.appended(7, 0, 0, 0, 0, NOW, NOW)
+    for pid in range(100, 1000):
+        try:
+            states.check(pid, 0, 0, 1)
+        except KafkaError as error:
+            assert error.code == STORAGE  # noqa: PT017
+            continue
+        states.appended(pid, 0, 0, pid, pid, NOW, NOW)
+    assert len(states) == 20
+    repeated = states.check(7, 0, 0, 1)
+    assert repeated is not None
+    assert repeated.base_offset == 0
+
+
+def test_a_crowded_partition_drops_producers_of_one_batch_early() -> None:
+    states = ProducerStates(capacity=10)
+    for offset in range(2):
+        states.appended(1, 0, offset, offset, offset, NOW, NOW)
+    for pid in range(2, 10):
+        states.appended(pid, 0, 0, pid, pid, NOW, NOW)
+    states.appended(50, 0, 0, 50, 50, NOW, NOW, transactional=True)
+    assert states.expire(NOW + BRIEF_MS - 1, 10 * BRIEF_MS) == 0
+    assert states.expire(NOW + BRIEF_MS, 10 * BRIEF_MS) == 8
+    assert sorted(pid for pid, _ in states) == [1, 50]
+    assert states.check(99, 0, 0, 1) is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 10_000)), max_size=200))
+def test_replicas_that_replay_a_log_keep_the_same_producers_whatever_their_clocks_say(
+    batches: list[tuple[int, int]],
+) -> None:
+    leader, follower = ProducerStates(capacity=5), ProducerStates(capacity=5)
+    last: dict[int, int] = {}
+    for offset, (pid, delay_ms) in enumerate(batches):
+        leader.appended(pid, 0, offset, offset, offset, NOW, NOW)
+        follower.appended(pid, 0, offset, offset, offset, NOW, NOW + delay_ms)
+        if pid not in last and len(last) >= 10:
+            del last[min(last, key=last.__getitem__)]
+        last[pid] = offset
+    assert leader == follower
+    assert {pid: state.last_offset for pid, state in leader} == last
 
 
 def test_a_snapshot_has_kafkas_layout() -> None:

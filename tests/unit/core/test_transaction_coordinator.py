@@ -15,6 +15,7 @@ from hightide.core.transactions.transaction import (
     Transaction,
 )
 from hightide.core.transactions.transaction_coordinator import (
+    MAX_ID_CHARACTERS,
     MOST_EXPIRED_AT_ONCE,
     RETRY_MS,
     Answer,
@@ -541,6 +542,63 @@ def test_a_record_of_a_state_that_is_never_written_is_damaged(status: int) -> No
     value.transaction_status = status
     with pytest.raises(Corrupt):
         Transaction.of(value)
+
+
+# -- limits ------------------------------------------------------------------------------------
+
+
+def init(machine: TransactionCoordinator, name: str, new: int | None = 7) -> Changes:
+    return machine.init_asked(name, TIMEOUT_MS, NO_PRODUCER, 100, new)
+
+
+def test_no_more_ids_are_created_than_allowed_and_known_ones_work() -> None:
+    it = Driver()
+    it.machine.configured(replace(LIMITS, max_ids=1))
+    producer = it.begin()
+    refused = Changes(answer=Answer(ErrorCode.POLICY_VIOLATION))
+    assert init(it.machine, "other") == init(it.machine, "other", None) == refused
+    assert it.end(producer).error == ErrorCode.NONE
+    it.mark()
+    assert it.init().error == ErrorCode.NONE
+    it.machine.apply(TX, None)
+    assert init(it.machine, "other").write is not None
+
+
+def test_ids_that_are_being_written_count() -> None:
+    it = Driver()
+    it.machine.configured(replace(LIMITS, max_ids=2))
+    first, second = init(it.machine, "a").write, init(it.machine, "b").write
+    assert first is not None
+    assert second is not None
+    assert init(it.machine, "c").answer == Answer(ErrorCode.POLICY_VIOLATION)
+    it.machine.write_failed(first, ErrorCode.NOT_ENOUGH_REPLICAS, 100)
+    it.machine.written(second, 100)
+    assert it.machine.id_count == 1
+    assert init(it.machine, "c").write is not None
+
+
+def test_the_log_may_hold_more_ids_than_are_allowed_now() -> None:
+    machine = TransactionCoordinator(1, replace(LIMITS, max_ids=1))
+    for name in ("a", "b"):
+        machine.apply(name, Transaction(Producer(1, 0), TIMEOUT_MS, 0))
+    machine.loaded(100)
+    assert machine.id_count == 2
+    assert init(machine, "a").write is not None
+
+
+def test_the_ids_of_the_whole_broker_count() -> None:
+    machine = TransactionCoordinator(1, replace(LIMITS, max_ids=9), count_ids=lambda: 9)
+    machine.loaded(100)
+    assert init(machine, "a").answer == Answer(ErrorCode.POLICY_VIOLATION)
+
+
+def test_a_long_id_is_refused_unless_the_log_has_it() -> None:
+    it = Driver()
+    long = "x" * (MAX_ID_CHARACTERS + 1)
+    assert init(it.machine, long).answer == Answer(ErrorCode.INVALID_REQUEST)
+    assert init(it.machine, long[1:]).write is not None
+    it.machine.apply(long, Transaction(Producer(1, 0), TIMEOUT_MS, 0))
+    assert init(it.machine, long).write is not None
 
 
 # -- errors ------------------------------------------------------------------------------------

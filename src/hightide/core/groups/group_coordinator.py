@@ -17,7 +17,7 @@ keeps waiting.  It may time out the client, but must not report a failure here.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hightide.core.groups import migration, offset_requests, responses
@@ -29,9 +29,17 @@ from hightide.core.groups.consumer.consumer_group import ConsumerGroup, Topic
 from hightide.core.groups.consumer.consumer_groups import ConsumerGroups, ConsumerGroupWritten
 from hightide.core.groups.consumer.topic_pattern import PatternCompiler
 from hightide.core.groups.deadlines import Deadline, Deadlines, Kind
-from hightide.core.groups.group_rules import Rules
+from hightide.core.groups.group_rules import MAX_ID_CHARACTERS, Rules
 from hightide.core.groups.offset_retention import is_empty
 from hightide.core.groups.offsets import Offsets
+from hightide.core.groups.request_limits import (
+    LARGE_BYTES,
+    heartbeat_problem,
+    is_sync_too_large,
+    kept_bytes,
+    large_bytes,
+    requested_bytes,
+)
 from hightide.core.groups.turn import (
     NO_PRODUCER,
     Client,
@@ -72,20 +80,45 @@ if TYPE_CHECKING:
 
 
 class GroupCoordinator:
-    """All groups of one partition, and their offsets."""
+    """All groups of one partition, and their offsets.
 
-    def __init__(self, rules: Rules, random: Random, compile_pattern: PatternCompiler) -> None:
+    `count_groups` returns the number of groups of all coordinators of the broker, and `count_bytes`
+    what their large members store.  Without them, this coordinator counts alone.
+    """
+
+    def __init__(
+        self,
+        rules: Rules,
+        random: Random,
+        compile_pattern: PatternCompiler,
+        count_groups: Callable[[], int] | None = None,
+        count_bytes: Callable[[], int] | None = None,
+    ) -> None:
         self.rules = rules
         self.classic_groups: dict[str, ClassicGroup] = {}
         self.consumer_groups = ConsumerGroups(self.classic_groups, compile_pattern)
         # In the order of the log, which is the order in which they were decided.
         self._in_flight: dict[Write, None] = {}
+        # Commits in flight that create a simple group, by group.
+        self._creating: dict[str, set[Write]] = {}
         self.offsets = Offsets(self._in_flight.keys())
         self.administration = Administration(
             self.classic_groups, self.consumer_groups, self.offsets
         )
         self._random = random
         self._deadlines = Deadlines()
+        self._count_groups = count_groups or (lambda: self.group_count)
+        self._count_bytes = count_bytes or (lambda: self.large_bytes)
+
+    @property
+    def group_count(self) -> int:
+        """The number of groups, with those that commits in flight create."""
+        return len(self.classic_groups) + len(self.consumer_groups.groups) + len(self._creating)
+
+    @property
+    def large_bytes(self) -> int:
+        """What large members store."""
+        return sum(large_bytes(group.members.values()) for group in self.administration.all())
 
     # -- loading ---------------------------------------------------------------------------
 
@@ -163,16 +196,14 @@ class GroupCoordinator:
         self, ticket: Ticket, request: JoinGroupRequest, version: int, client: Client, now_ms: int
     ) -> Outcome:
         turn = self._turn(now_ms)
-        error = join_group.request_error(request, self.rules)
+        error = join_group.request_error(request, client, self.rules)
         group = self.classic_groups.get(request.group_id)
         consumer_group = self.consumer_groups.get(request.group_id)
-        if (
-            error is ErrorCode.NONE
-            and group is None
-            and consumer_group is None
-            and request.member_id
-        ):
-            error = ErrorCode.UNKNOWN_MEMBER_ID
+        if error is ErrorCode.NONE and group is None and consumer_group is None:
+            unknown = ErrorCode.UNKNOWN_MEMBER_ID
+            error = unknown if request.member_id else self._creation_error(request.group_id)
+        if error is ErrorCode.NONE and self._has_no_room_for(request):
+            error = ErrorCode.GROUP_MAX_SIZE_REACHED
         if error is not ErrorCode.NONE:
             turn.answer(ticket, responses.join_error(error, request.member_id))
             return self._finish(turn)
@@ -217,11 +248,20 @@ class GroupCoordinator:
         """Handle ConsumerGroupHeartbeat: a member joins, leaves, or reports its state."""
         turn = self._turn(now_ms)
         try:
+            problem = heartbeat_problem(request, client, self.rules)
+            if problem is not None:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
+            if self._has_no_room_for(request):
+                limit = f"group.metadata.max.bytes is {self.rules.metadata_max_bytes}"
+                raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, limit)
             heartbeat.check_request(
                 request, self.rules.consumer_assignors, self.consumer_groups.compile_pattern
             )
             classic = self.classic_groups.get(request.group_id)
             conversion = None
+            is_known = classic is not None or request.group_id in self.consumer_groups.groups
+            if not is_known and request.member_epoch == heartbeat.JOIN:
+                self._check_creation(request.group_id)
             if classic is not None and request.member_epoch == heartbeat.JOIN:
                 conversion = migration.upgrade(classic, self.consumer_groups.topics, self.rules)
             elif classic is not None and request.member_epoch > 0:
@@ -248,7 +288,9 @@ class GroupCoordinator:
     def sync_asked(self, ticket: Ticket, request: SyncGroupRequest, now_ms: int) -> Outcome:
         turn = self._turn(now_ms)
         group = self.classic_groups.get(request.group_id)
-        if group is not None:
+        if is_sync_too_large(request, self.rules):
+            turn.answer(ticket, responses.sync_error(ErrorCode.INVALID_REQUEST))
+        elif group is not None:
             rebalance.sync(group, ticket, request, turn)
         elif self.consumer_groups.get(request.group_id) is not None:
             try:
@@ -304,7 +346,10 @@ class GroupCoordinator:
             member = group.members.get(request.member_id)
             if member is not None:
                 rebalance.keep_session(group, member, turn)
-        offset_requests.commit(ticket, request, error, turn)
+        if group is None:
+            self._commit_to_new_group(ticket, request, error, turn)
+        else:
+            offset_requests.commit(ticket, request, error, turn)
         return self._finish(turn)
 
     def transactional_commit_asked(
@@ -316,10 +361,23 @@ class GroupCoordinator:
         """
         turn = self._turn(now_ms)
         group = self.administration.find(request.group_id)
-        offset_requests.commit(
-            ticket, request, offset_requests.txn_offset_commit_error(group, request), turn
-        )
+        error = offset_requests.txn_offset_commit_error(group, request)
+        if group is None:
+            self._commit_to_new_group(ticket, request, error, turn)
+        else:
+            offset_requests.commit(ticket, request, error, turn)
         return self._finish(turn)
+
+    def _commit_to_new_group(
+        self, ticket: Ticket, request: offset_requests.CommitRequest, error: ErrorCode, turn: Turn
+    ) -> None:
+        """Handle a commit that creates a simple group once it is written."""
+        group_id = request.group_id
+        if error is ErrorCode.NONE:
+            error = self._creation_error(group_id)
+        offset_requests.commit(ticket, request, error, turn)
+        if turn.writes:
+            self._creating.setdefault(group_id, set()).update(turn.writes)
 
     def transaction_ended(self, producer_id: int, is_committed: bool, now_ms: int) -> Outcome:
         """Apply a transaction marker that is committed in this partition."""
@@ -463,6 +521,44 @@ class GroupCoordinator:
     def _ended(self, write: Write) -> None:
         assert write in self._in_flight, "a write ends once"
         del self._in_flight[write]
+        if self._creating:
+            group_id = write.records[0].key.group
+            creating = self._creating.get(group_id, set())
+            creating.discard(write)
+            if not creating:
+                self._creating.pop(group_id, None)
+
+    def _has_no_room_for(self, request: JoinGroupRequest | ConsumerGroupHeartbeatRequest) -> bool:
+        """Whether a large member would store more than all large members together may."""
+        size = requested_bytes(request)
+        if size <= LARGE_BYTES:
+            return False
+        group = self.administration.find(request.group_id)
+        before = kept_bytes(group.members.get(request.member_id)) if group is not None else 0
+        if size <= before:
+            return False
+        return self._count_bytes() + size - before > self.rules.metadata_max_bytes
+
+    # -- new groups ------------------------------------------------------------------------
+
+    def _creation_error(self, group_id: str) -> ErrorCode:
+        """Return why a request must not create this group, or NONE.
+
+        The log may hold more groups and longer ids than requests may create.
+        """
+        if len(group_id) > MAX_ID_CHARACTERS:
+            return ErrorCode.INVALID_GROUP_ID
+        if group_id not in self._creating and self._count_groups() >= self.rules.max_count:
+            return ErrorCode.POLICY_VIOLATION
+        return ErrorCode.NONE
+
+    def _check_creation(self, group_id: str) -> None:
+        error = self._creation_error(group_id)
+        if error is ErrorCode.INVALID_GROUP_ID:
+            raise KafkaError(error, f"the group id has more than {MAX_ID_CHARACTERS} characters")
+        if error is not ErrorCode.NONE:
+            detail = f"the broker has {self.rules.max_count} groups or more (group.max.count)"
+            raise KafkaError(error, detail)
 
     # -- turns -----------------------------------------------------------------------------
 

@@ -7,6 +7,11 @@ from enum import Enum
 
 MINUTE_MS = 60 * 1000
 
+MAX_ID_CHARACTERS = 1024
+"""The longest client id, member id, group instance id or id of a new group that is stored."""
+MAX_PROTOCOLS = 100
+"""The most protocols that a member may offer.  Clients offer one for each assignor."""
+
 
 class MigrationPolicy(Enum):
     """In which direction a group with members may change its protocol."""
@@ -27,12 +32,17 @@ class MigrationPolicy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Named like the settings; the defaults are Kafka's."""
+    """Named like the settings; the defaults are theirs."""
 
     initial_rebalance_delay_ms: int = 3000
     min_session_timeout_ms: int = 6000
     max_session_timeout_ms: int = 30 * MINUTE_MS
     max_size: int = 1000
+    max_count: int = 10_000
+    """Of the whole broker."""
+    member_metadata_max_bytes: int = 1024 * 1024
+    metadata_max_bytes: int = 256 * 1024 * 1024
+    """Of the large members of the whole broker."""
     offset_metadata_max_bytes: int = 4096
     offsets_retention_ms: int = 7 * 24 * 60 * MINUTE_MS
     offsets_retention_check_interval_ms: int = 10 * MINUTE_MS

@@ -25,6 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from hightide.core.metadata.departed_brokers import DepartedBrokers
 from hightide.core.partition.state import NO_BROKER, PartitionState
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.replication import (
@@ -154,6 +155,7 @@ class MetadataImage:
         self.live: Mapping[int, int] = {}
         """The broker epochs of the live brokers."""
         self.shutting_down: frozenset[int] = frozenset()
+        self.departed = DepartedBrokers()
         self._listener = listener
         self._addresses: Mapping[int, PublishedEndpoint | None] = {}
         self._newest = (-1, -1, -1)

@@ -10,6 +10,10 @@ A client that reads a thousand partitions, three of them busy, then sends and re
 entries.  A session belongs to one client.  A request that is out of step with its session is
 refused, and the client starts a new one: losing a session costs one full fetch and never a record.
 The follower's side is `fetch_session_client.py`.
+
+Sessions are bounded in number and in the partitions that all of them remember.  Past a bound a
+client is served without a session.  Sessions of followers are privileged: they take the place of
+the longest unused session of a consumer.
 """
 
 from __future__ import annotations
@@ -26,6 +30,10 @@ if TYPE_CHECKING:
 
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
+MOST_PARTITIONS = 10_000
+"""Maximum number of partitions of a consumer's session: as many as one fetch may name."""
+FEW_PARTITIONS = 64
+_LONGEST_NAME = 249
 _LAST_EPOCH = 2**31 - 1
 
 TopicPartition = tuple[bytes, int]
@@ -87,10 +95,16 @@ class Session:
     by_topic_id: bool
     epoch: int
     used_ms: int
+    replica_id: int = -1
+    """The follower that the session belongs to; -1 for a consumer's."""
     touched_ms: int = 0
     """When the leaders of all partitions were last informed that this follower keeps up."""
     partitions: dict[TopicPartition, SessionPartition] = field(default_factory=dict)
     owner: SessionOwner | None = None
+
+    @property
+    def is_privileged(self) -> bool:
+        return self.replica_id >= 0
 
     def update(self, request: Fetch) -> None:
         for topic, requested in request.topics:
@@ -144,13 +158,21 @@ class Session:
 
 
 class FetchSessions:
-    """All sessions of a broker, at most `slots` of them, least recently used first."""
+    """All sessions of a broker, least recently used first.
 
-    def __init__(self, slots: int, eviction_ms: int, random: Random) -> None:
+    At most `slots` of them, with at most `most_partitions` partitions in total.
+    """
+
+    def __init__(
+        self, slots: int, eviction_ms: int, random: Random, most_partitions: int = 200_000
+    ) -> None:
         self._slots = slots
         self._eviction_ms = eviction_ms
         self._random = random
+        self._most_partitions = most_partitions
         self._sessions: dict[int, Session] = {}
+        self.partition_count = 0
+        """The number of partitions in all sessions."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -164,17 +186,26 @@ class FetchSessions:
         if session is not None and session.owner is not None:
             session.owner.end_wait()
 
+    def is_large(self, session_id: int) -> bool:
+        """Whether a fetch in this session looks at many partitions."""
+        session = self._sessions.get(session_id)
+        return session is not None and len(session.partitions) > FEW_PARTITIONS
+
     def begin(self, request: Fetch, version: int, now_ms: int) -> Session | None:
         """Return the updated session of a request, or None for a fetch without a session.
 
-        Raise KafkaError if the request is out of step with its session.
+        Raise KafkaError if the request is out of step with its session, or if the session would
+        remember too many partitions.
         """
+        session = self._sessions.get(request.session_id)
+        if session is not None and session.replica_id != request.replica_id:
+            session = None  # a client must not write into, or end, the session of a follower
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._end(request.session_id)
+            if session is not None:
+                self._end(session.id)
             if request.session_epoch == FINAL_EPOCH:
                 return None
             return self._open(request, version, now_ms)
-        session = self._sessions.get(request.session_id)
         if session is None:
             raise KafkaError(
                 ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "no such fetch session; send a full fetch"
@@ -192,33 +223,75 @@ class FetchSessions:
         session.epoch = 1 if session.epoch == _LAST_EPOCH else session.epoch + 1
         session.used_ms = now_ms
         self._sessions[session.id] = self._sessions.pop(session.id)
+        before = len(session.partitions)
         session.update(request)
-        if not session.partitions:
-            self._end(session.id)
+        count = len(session.partitions)
+        if count != before:
+            self.partition_count += count - before
+            if count > before:
+                self._check_growth(session, request, now_ms)
+            elif not count:
+                self._end(session.id)
         return session
+
+    def _check_growth(self, session: Session, request: Fetch, now_ms: int) -> None:
+        """End a session that remembers too many partitions.
+
+        Its client sends a full fetch then, which is served without a session if it must be.
+        """
+        if (
+            _has_long_name(request)
+            or (not session.is_privileged and len(session.partitions) > MOST_PARTITIONS)
+            or not self._make_room(0, session.is_privileged, now_ms, session)
+        ):
+            self._end(session.id)
+            raise KafkaError(
+                ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+                "the fetch session has too many partitions; send a full fetch",
+            )
 
     def _open(self, request: Fetch, version: int, now_ms: int) -> Session | None:
-        if not any(requested for _, requested in request.topics) or not self._make_room(now_ms):
+        count = sum(len(requested) for _, requested in request.topics)
+        is_privileged = request.replica_id >= 0
+        if not count or not self._slots or _has_long_name(request):
             return None
-        session = Session(self._new_id(), version >= TOPIC_IDS, 1, now_ms)
+        if not is_privileged and count > MOST_PARTITIONS:
+            return None
+        if not self._make_room(count, is_privileged, now_ms):
+            return None
+        session = Session(self._new_id(), version >= TOPIC_IDS, 1, now_ms, request.replica_id)
         session.update(request)
-        self._sessions[session.id] = session
+        if session.partitions:
+            self._sessions[session.id] = session
+            self.partition_count += len(session.partitions)
         return session
 
-    def _make_room(self, now_ms: int) -> bool:
-        if len(self._sessions) < self._slots:
-            return True
-        if not self._sessions:
+    def _make_room(
+        self, count: int, is_privileged: bool, now_ms: int, growing: Session | None = None
+    ) -> bool:
+        """Evict sessions until there is room for another session with `count` partitions, or for
+        what `growing` has taken.  Return whether there is."""
+        if count > self._most_partitions:
             return False
-        oldest = next(iter(self._sessions.values()))
-        if now_ms - oldest.used_ms < self._eviction_ms:
-            return False
-        self._end(oldest.id)
+        while (
+            growing is None and len(self._sessions) >= self._slots
+        ) or self.partition_count + count > self._most_partitions:
+            evicted: Session | None = next(iter(self._sessions.values()))
+            assert evicted is not None
+            if now_ms - evicted.used_ms < self._eviction_ms:
+                consumers = (session for session in self if not session.is_privileged)
+                evicted = next(consumers, None) if is_privileged else None
+            if evicted is None or evicted is growing:
+                return False
+            self._end(evicted.id)
         return True
 
     def _end(self, session_id: int) -> None:
         session = self._sessions.pop(session_id, None)
-        if session is not None and session.owner is not None:
+        if session is None:
+            return
+        self.partition_count -= len(session.partitions)
+        if session.owner is not None:
             session.owner.end()
 
     def _new_id(self) -> int:
@@ -226,3 +299,8 @@ class FetchSessions:
             chosen = self._random.randint(1, 2**31 - 1)
             if chosen not in self._sessions:
                 return chosen
+
+
+def _has_long_name(request: Fetch) -> bool:
+    """Return whether a topic cannot exist: its name would only cost memory."""
+    return any(len(topic) > _LONGEST_NAME for topic, _ in request.topics)

@@ -103,20 +103,24 @@ class Leader:
 
     # Facts ------------------------------------------------------------------------------------
 
-    def appended(self, end_offset: int) -> Changes:
-        """The leader's log was appended to and ends at `end_offset` now."""
+    def appended(self, end_offset: int) -> int:
+        """The leader's log was appended to and ends at `end_offset` now.
+
+        Return the new high watermark, or -1 if it did not move.  This is a number and no `Changes`,
+        because every append comes here.
+        """
         assert end_offset >= self.end_offset
         self.end_offset = end_offset
         # Other members have not moved, so an append commits only where there are none.
         if self._has_members:
-            return NOTHING
+            return -1
         committed = commit_offset(
             end_offset, self._remotes, self.is_under_min_isr, self._rules, self._now_ms
         )
         if committed <= self.high_watermark:
-            return NOTHING
+            return -1
         self.high_watermark = committed
-        return Changes(committed)
+        return committed
 
     def fetched(
         self,

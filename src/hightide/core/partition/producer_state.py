@@ -31,6 +31,12 @@ again that it gave up, and that the log has. To call the new batch a repetition 
     seq 5..9 ──▶ written, the response is lost; the transaction is aborted
     seq 5..9 with other records, in the next transaction ──▶ UNKNOWN_PRODUCER_ID
 
+The number of producers is bounded. When a partition is full, its leader refuses new producers with
+KAFKA_STORAGE_ERROR, which clients retry, and keeps the state of the others: to drop it would let a
+retry write twice. Room comes from producers that expire, and from those that wrote one batch and
+then nothing for `BRIEF_MS`. A replica that replays a log refuses nothing. Far above the bound it
+drops the producers whose last batch is lowest in the log, so all replicas drop the same ones.
+
 Coordinators write for producers too (offsets in a transaction), without sequences. Of such batches
 only the epoch counts. `core/transactions/open_transactions.py` interprets the fields for
 transactions; this module only keeps and stores them.
@@ -49,6 +55,8 @@ from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
 
 BATCHES_KEPT = 5
 MAX_PRODUCERS = 100_000
+BRIEF_MS = 15 * 60 * 1000
+"""Idle time of a producer with one batch before it makes room: longer than clients retry."""
 NO_TIMESTAMP = -1
 NO_OFFSET = -1
 NO_SEQUENCE = -1
@@ -197,6 +205,12 @@ class ProducerStates:
         if state is None:
             if self._refused:
                 self._check_refused(producer_id, epoch, first_sequence)
+            if len(self._states) >= self._capacity:
+                raise KafkaError(
+                    ErrorCode.KAFKA_STORAGE_ERROR,
+                    f"the partition has {len(self._states)} producers, so producer {producer_id}"
+                    " must wait until others expire",
+                )
             return None
         if epoch != state.epoch:
             if epoch < state.epoch:
@@ -361,14 +375,14 @@ class ProducerStates:
         state.last_seen_ms = now_ms
 
     def _add(self, producer_id: int, epoch: int) -> ProducerState:
-        if len(self._states) >= self._capacity:
+        if len(self._states) >= 2 * self._capacity:
             self._make_room()
         self._states[producer_id] = state = ProducerState(epoch)
         return state
 
     def _make_room(self) -> None:
-        """Drop the one percent that has been idle longest, so that this is rarely needed."""
-        idle = [(s.last_seen_ms, i) for i, s in self if s.transaction_first_offset < 0]
+        """Drop one percent, lowest in the log first, so that this is rarely needed."""
+        idle = [(s.last_offset, i) for i, s in self if s.transaction_first_offset < 0]
         for _, producer_id in nsmallest(max(1, self._capacity // 100), idle):
             self._forget(producer_id)
 
@@ -377,13 +391,20 @@ class ProducerStates:
         self._refused.pop(producer_id, None)
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Drop producers that have been idle for `expiration_ms`, and return how many."""
+        """Drop producers that have been idle for `expiration_ms`, and return how many.
+
+        If the partition is nearly full, drop those with one batch after `BRIEF_MS` already.
+        """
         # Idle time counts from when this broker saw the producer, not by the timestamps in its
         # records: those may be years old while the producer is active.
+        is_crowded = len(self._states) >= self._capacity * 9 // 10
+        brief_ms = min(BRIEF_MS, expiration_ms) if is_crowded else expiration_ms
         idle = [
             producer_id
             for producer_id, state in self._states.items()
-            if now_ms - state.last_seen_ms >= expiration_ms and state.transaction_first_offset < 0
+            if state.transaction_first_offset < 0
+            and now_ms - state.last_seen_ms
+            >= (brief_ms if len(state.batches) <= 1 and not state.is_partial else expiration_ms)
         ]
         for producer_id in idle:
             self._forget(producer_id)

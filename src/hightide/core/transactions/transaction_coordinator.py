@@ -30,7 +30,7 @@ transaction that is gone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -48,6 +48,8 @@ from hightide.wire.errors import ErrorCode
 
 MOST_EXPIRED_AT_ONCE = 500
 RETRY_MS = 100
+MAX_ID_CHARACTERS = 1024
+"""The longest new transactional id.  The log may hold longer ones."""
 
 # The first versions of InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn and EndTxn whose clients
 # know PRODUCER_FENCED. Older clients get INVALID_PRODUCER_EPOCH.
@@ -62,6 +64,8 @@ class Limits:
     expiration_ms: int = 604_800_000
     abort_interval_ms: int = 10_000
     expiry_interval_ms: int = 3_600_000
+    max_ids: int = 100_000
+    """Of the whole broker."""
 
 
 class Answer(NamedTuple):
@@ -117,13 +121,19 @@ def _refused(error: ErrorCode) -> Changes:
 
 
 class TransactionCoordinator:
-    """The transactional ids of one partition of `__transaction_state`."""
+    """The transactional ids of one partition of `__transaction_state`.
+
+    `count_ids` returns the number of ids of all coordinators of the broker.  Without it, the ids of
+    this coordinator count.
+    """
 
     __slots__ = (
         "_abort_look_ms",
+        "_count_ids",
         "_endings",
         "_expiry_look_ms",
         "_limits",
+        "_new_ids",
         "_ongoing",
         "_to_complete",
         "_transactions",
@@ -133,10 +143,15 @@ class TransactionCoordinator:
         "is_loaded",
     )
 
-    def __init__(self, epoch: int, limits: Limits) -> None:
+    def __init__(
+        self, epoch: int, limits: Limits, count_ids: Callable[[], int] | None = None
+    ) -> None:
         self.epoch = epoch
         self.is_loaded = False
         self._limits = limits
+        self._count_ids = count_ids or (lambda: self.id_count)
+        # Ids without a committed record, whose first record is being written.
+        self._new_ids: set[str] = set()
         self._transactions: dict[str, Transaction] = {}
         self._ongoing: set[str] = set()
         self._writes: dict[str, Write] = {}
@@ -193,6 +208,10 @@ class TransactionCoordinator:
             return _refused(ErrorCode.CONCURRENT_TRANSACTIONS)
         known = self._transactions.get(transactional_id)
         if known is None:
+            if len(transactional_id) > MAX_ID_CHARACTERS:
+                return _refused(ErrorCode.INVALID_REQUEST)
+            if self._count_ids() >= self._limits.max_ids:
+                return _refused(ErrorCode.POLICY_VIOLATION)
             if new_producer_id is None:
                 return _NEEDS_PRODUCER_ID
             after = Transaction(Producer(new_producer_id, 0), timeout_ms, now_ms)
@@ -326,7 +345,7 @@ class TransactionCoordinator:
         """The record is committed."""
         if self._writes.get(write.transactional_id) is not write:
             return _refused(ErrorCode.NOT_COORDINATOR)
-        del self._writes[write.transactional_id]
+        self._ended(write)
         self.apply(write.transactional_id, write.after)
         return self._end(write.transactional_id, now_ms)._replace(answer=write.answer)
 
@@ -334,10 +353,14 @@ class TransactionCoordinator:
         """The record is not in the log and never will be."""
         if self._writes.get(write.transactional_id) is not write:
             return _refused(ErrorCode.NOT_COORDINATOR)
-        del self._writes[write.transactional_id]
+        self._ended(write)
         if write.before is not None and write.before.state not in (*IDLE, State.ONGOING):
             self._to_complete[write.transactional_id] = now_ms + RETRY_MS
         return _refused(coordinator_error(error)) if write.answer else NOTHING
+
+    def _ended(self, write: Write) -> None:
+        del self._writes[write.transactional_id]
+        self._new_ids.discard(write.transactional_id)
 
     def write_delayed(self, write: Write) -> Changes:
         """The write takes long, and its outcome is unknown.  The client is answered with
@@ -368,6 +391,8 @@ class TransactionCoordinator:
             assert before is None or before == after or after.state in TRANSITIONS[before.state]
         write = Write(transactional_id, before, after, answer)
         self._writes[transactional_id] = write
+        if before is None:
+            self._new_ids.add(transactional_id)
         return Changes(write=write)
 
     def _end(self, transactional_id: str, now_ms: int) -> Changes:
@@ -443,6 +468,11 @@ class TransactionCoordinator:
         return self._transactions
 
     @property
+    def id_count(self) -> int:
+        """The number of transactional ids, with those whose first record is being written."""
+        return len(self._transactions) + len(self._new_ids)
+
+    @property
     def endings(self) -> list[Ending]:
         """The transactions whose markers are being delivered."""
         return [*self._endings.values()]
@@ -457,6 +487,8 @@ class TransactionCoordinator:
             assert (transactional_id in self._ongoing) == (known.state == State.ONGOING)
         for transactional_id, write in self._writes.items():
             assert write.before is self._transactions.get(transactional_id)
+            assert (transactional_id in self._new_ids) == (write.before is None)
+        assert self._new_ids <= self._writes.keys()
         assert self._ongoing <= self._transactions.keys()
         assert self._endings.keys() == self._unmarked.keys()
         for transactional_id, ending in self._endings.items():

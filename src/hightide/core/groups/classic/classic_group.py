@@ -38,6 +38,7 @@ NO_TIMESTAMP = -1
 
 _VERSION_AND_COUNT = Struct(">hi")
 _LENGTH = Struct(">h")
+_REASON_CHARACTERS = 1024
 
 
 class State(Enum):
@@ -102,6 +103,11 @@ class Rebalance:
     generation: int
     """The generation that the rebalance ended."""
 
+    @classmethod
+    def begun(cls, reason: str, at_ms: int, generation: int) -> Rebalance:
+        """Return a rebalance with the start of its reason: clients may give long ones."""
+        return cls(reason[:_REASON_CHARACTERS], at_ms, generation)
+
 
 @dataclass(slots=True)
 class ClassicGroup:
@@ -148,6 +154,14 @@ class ClassicGroup:
     @property
     def joining_count(self) -> int:
         return sum(member.joining is not None for member in self.members.values())
+
+    @property
+    def staying_count(self) -> int:
+        """The members that stay when the rebalance completes, if no other member joins."""
+        return sum(
+            member.joining is not None or member.instance_id is not None
+            for member in self.members.values()
+        )
 
     @property
     def have_all_joined(self) -> bool:

@@ -24,6 +24,7 @@ from hightide.core.groups.classic.rebalance import (
 )
 from hightide.core.groups.deadlines import Deadline, Kind
 from hightide.core.groups.group_rules import Rules
+from hightide.core.groups.request_limits import is_join_too_large
 from hightide.core.groups.turn import Client, Ticket, Turn, client_error
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.groups import JoinGroupRequest
@@ -86,20 +87,22 @@ class ReplacementWritten:
     leader_before: str | None
 
 
-def request_error(request: JoinGroupRequest, rules: Rules) -> ErrorCode:
+def request_error(request: JoinGroupRequest, client: Client, rules: Rules) -> ErrorCode:
     """Return why no group accepts this request, or NONE."""
     if not request.group_id:
         return ErrorCode.INVALID_GROUP_ID
     least_ms, most_ms = rules.min_session_timeout_ms, rules.max_session_timeout_ms
     if not least_ms <= request.session_timeout_ms <= most_ms:
         return ErrorCode.INVALID_SESSION_TIMEOUT
+    if is_join_too_large(request, client, rules):
+        return ErrorCode.INVALID_REQUEST
     return ErrorCode.NONE
 
 
 def join(group: ClassicGroup, attempt: JoinAttempt, turn: Turn) -> None:
     request = attempt.request
     member_id = request.member_id
-    if not _has_room_for(group, member_id, turn):
+    if not _has_room_for(group, request, turn):
         remove(group, member_id, turn)
         turn.answer(attempt.ticket, responses.join_error(ErrorCode.GROUP_MAX_SIZE_REACHED))
         complete_if_all_joined(group, turn)
@@ -122,11 +125,13 @@ def join(group: ClassicGroup, attempt: JoinAttempt, turn: Turn) -> None:
         _add(group, attempt, attempt.new_member_id, turn)
 
 
-def _has_room_for(group: ClassicGroup, member_id: str, turn: Turn) -> bool:
+def _has_room_for(group: ClassicGroup, request: JoinGroupRequest, turn: Turn) -> bool:
     max_size = turn.rules.max_size
-    member = group.members.get(member_id)
+    member = group.members.get(request.member_id)
     match group.state:
         case State.PREPARING_REBALANCE:
+            if member is None and request.group_instance_id not in group.static_members:
+                return group.staying_count < max_size
             # The limit may have been lowered: the members that join first stay.
             is_joining = member is not None and member.joining is not None
             return is_joining or group.joining_count < max_size
@@ -139,7 +144,12 @@ def _hand_out_id(group: ClassicGroup, attempt: JoinAttempt, turn: Turn) -> None:
     """Hand out a member id.
 
     Without this round trip, a client that gives up and retries leaves a member behind each time.
+    A group has at most group.max.size ids that were handed out and have not joined.
     """
+    if len(group.pending) >= turn.rules.max_size:
+        error = ErrorCode.GROUP_MAX_SIZE_REACHED
+        turn.answer(attempt.ticket, responses.join_error(error))
+        return
     member_id = attempt.new_member_id
     group.pending.add(member_id)
     at_ms = turn.now_ms + attempt.request.session_timeout_ms

@@ -97,7 +97,7 @@ def prepare_or_complete(group: ClassicGroup, reason: str, turn: Turn) -> None:
 
 def prepare(group: ClassicGroup, reason: str, turn: Turn) -> None:
     """Start a rebalance: all members must join again."""
-    group.last_rebalance = Rebalance(reason, turn.now_ms, group.generation)
+    group.last_rebalance = Rebalance.begun(reason, turn.now_ms, group.generation)
     if group.state is State.COMPLETING_REBALANCE:
         _withdraw_assignments(group, ErrorCode.REBALANCE_IN_PROGRESS, turn)
     group.awaiting_sync.clear()

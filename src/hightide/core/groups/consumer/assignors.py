@@ -38,13 +38,18 @@ Counts = Mapping[uuid.UUID, int]
 def range_assignor(subscribers: Subscribers, counts: Counts) -> dict[str, Assignment]:
     assignments: dict[str, set[Partition]] = {member_id: set() for member_id in subscribers}
     ranked = sorted(subscribers, key=lambda member_id: subscribers[member_id].rank)
+    # Most groups have one subscription, and few topics have a partition for every member.
+    is_one = len({subscriber.topics for subscriber in subscribers.values()}) == 1
     for topic, count in counts.items():
-        members = [member_id for member_id in ranked if topic in subscribers[member_id].topics]
+        if is_one:
+            members = ranked if topic in subscribers[ranked[0]].topics else []
+        else:
+            members = [member_id for member_id in ranked if topic in subscribers[member_id].topics]
         if not members:
             continue
         quota, extra = divmod(count, len(members))
         begin = 0
-        for place, member in enumerate(members):
+        for place, member in enumerate(members[:count]):
             end = begin + quota + (place < extra)
             assignments[member].update((topic, index) for index in range(begin, end))
             begin = end

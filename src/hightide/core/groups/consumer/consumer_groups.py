@@ -99,6 +99,17 @@ class ConsumerGroups:
         self.topics = topics
         self._outdated.update(self.groups)
 
+    def unmatched(self, group_id: str, expression: str | None) -> set[str]:
+        """Return the expressions that a request about a group, which may bring one, resolves."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return {expression} if expression else set()
+        members = group.members.values() if group_id in self._outdated else ()
+        found = {member.topic_regex for member in members if member.topic_regex}
+        if expression and expression not in group.expressions:
+            found.add(expression)
+        return found
+
     # -- heartbeats ------------------------------------------------------------------------
 
     def beat(
@@ -263,7 +274,7 @@ class ConsumerGroups:
         known = before.epoch if before is not None else replaced.generation if replaced else 0
         cause = None
         if after is not None and after.epoch > known:
-            cause = Rebalance(reason, turn.now_ms, known)
+            cause = Rebalance.begun(reason, turn.now_ms, known)
         purpose = self._apply_decision(
             ConsumerGroupWritten(group_id, ours, cause, replaced, founded)
         )
