@@ -258,7 +258,7 @@ class TestSources:
         """
         broker = load(tmp_path, text)
         assert broker.broker_id == 1
-        assert [str(listener) for listener in broker.listening()] == ["PLAINTEXT://:9092"]
+        assert [str(listener) for listener in broker.listening()] == ["PLAINTEXT://127.0.0.1:9092"]
         assert [str(listener) for listener in broker.advertising()] == [
             "PLAINTEXT://localhost:9092"
         ]

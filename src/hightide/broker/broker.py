@@ -29,7 +29,9 @@ from hightide.broker.environment import Environment, OpenedZooKeeper, RealEnviro
 from hightide.broker.groups import GroupPartitions
 from hightide.broker.handlers.init_producer_id import ProducerIds
 from hightide.broker.handlers.produce import Shapes
+from hightide.broker.handlers.prove_broker import Refusals
 from hightide.broker.housekeeping_task import Housekeeping
+from hightide.broker.membership.broker_proof import BrokerProof, ClusterSecret
 from hightide.broker.membership.contact import Contact
 from hightide.broker.membership.controlled_shutdown import transfer_leadership
 from hightide.broker.membership.dynamic_configs import BrokerConfigs, ConfigChanges, TopicConfigs
@@ -49,6 +51,7 @@ from hightide.broker.metadata_cache import BrokerAddress, MetadataCache
 from hightide.broker.network.connection import Connection
 from hightide.broker.network.dispatch import Dispatch, advertised, served_versions
 from hightide.broker.network.server import Server
+from hightide.broker.record_checks import RecordChecks
 from hightide.broker.replication.disk_monitor import DiskMonitor
 from hightide.broker.replication.flusher import Flusher
 from hightide.broker.replication.isr_changes import IsrChanges
@@ -61,6 +64,7 @@ from hightide.broker.replication.replication_throttle import ReplicationThrottle
 from hightide.broker.replication.state_changes import StateChanges
 from hightide.broker.transactions import TransactionPartitions
 from hightide.broker.transactions.partition_verifier import Verifier
+from hightide.broker.work_pool import WorkPool
 from hightide.core.metadata.image import MetadataImage
 from hightide.core.metadata.topic_names import CONSUMER_OFFSETS
 from hightide.core.partition.fetch_session import FetchSessions
@@ -74,12 +78,12 @@ from hightide.wire.messages.replication import (
 )
 from hightide.zookeeper import znodes
 from hightide.zookeeper.interface import SessionState
+from hightide.zookeeper.kazoo_thread import SessionKey
 from hightide.zookeeper.watchdog import Watchdog
 from hightide.zookeeper.zookeeper_errors import ConnectionLoss, SessionLost, ZooKeeperError
 
 log = logging.getLogger(__name__)
 
-_SESSION_EVICTION_MS = 120_000
 _REGISTER_AGAIN_S = 0.5
 _STATE_WARNING_S = 10.0
 
@@ -98,6 +102,7 @@ class Broker:
         self.served = served_versions()
         self.advertised = advertised(self.served)
         self.broker_epoch = -1
+        self.refusals = Refusals(self.monotonic_s)
         self.shapes = Shapes()
         self.replica_manager = ReplicaManager()
         self.replica_manager.on_change = self.shapes.forget
@@ -106,14 +111,28 @@ class Broker:
         self._is_stopping = False
         self._opened: OpenedZooKeeper | None = None
         self._registered_in = 0
+        self.report_session: Callable[[SessionKey | None], None] = lambda _: None
+        """Called with the key of each session in which the broker registers, and with None when
+        the session is closed."""
         self._random = self.environment.random
         self.fetch_sessions = FetchSessions(
-            settings.max_incremental_fetch_session_cache_slots, _SESSION_EVICTION_MS, self._random
+            settings.max_incremental_fetch_session_cache_slots,
+            settings.min_incremental_fetch_session_eviction_ms,
+            self._random,
+            settings.max_incremental_fetch_session_cache_partitions,
+        )
+        self.work_pool = WorkPool(
+            settings.work_pool_max_bytes, self.environment.clock_s, self.environment.cpu_s
         )
         self._dispatch = Dispatch(self)
         wake = self.replica_manager.purgatory.wake
         self._server = Server(
-            lambda: self.settings, self._dispatch.serve, wake, self.environment.listen
+            lambda: self.settings,
+            self._dispatch.serve,
+            wake,
+            self.environment.listen,
+            self.environment.clock_s,
+            self.environment.cpu_s,
         )
         self.flusher = Flusher(wake)
         self._advertised = {listener.name: listener for listener in settings.advertising()}
@@ -184,6 +203,12 @@ class Broker:
         self.replica_manager.in_doubt = self._contact.in_doubt
         self.replica_manager.since_ms = lambda: self.monotonic_ms() - self._client.timeout_ms
         cluster_id, self.broker_id = await identify(zookeeper, known, self.settings)
+        self.cluster_secret = ClusterSecret(
+            zookeeper,
+            self.environment.secret_bytes,
+            is_authenticated=self.settings.zookeeper_credentials is not None,
+        )
+        await self.cluster_secret.read()
         self._assemble(cluster_id)
         await self._config_changes.begin()
         await self.broker_configs.read()
@@ -221,6 +246,7 @@ class Broker:
         self.topic_configs = TopicConfigs(zookeeper, self._topic_configured)
         self.peers = Peers(
             f"broker-{self.broker_id}",
+            BrokerProof(self.cluster_secret, cluster_id, self.broker_id, self._epoch),
             socket_timeout_ms=lambda: self.settings.replica_socket_timeout_ms,
         )
         self.throttle = ReplicationThrottle(self.broker_id, settings)
@@ -245,6 +271,7 @@ class Broker:
             self.monotonic_ms,
         )
         self.verifier = Verifier(self)
+        self.record_checks = RecordChecks(self.work_pool)
         self.groups = GroupPartitions(self)
         self.transactions = TransactionPartitions(self)
         self.replica_manager.on_role = self._internal_role_changed
@@ -316,6 +343,7 @@ class Broker:
         await self.flusher.stop()
         await self._server.stop()
         await self._dispatch.stop()
+        self.work_pool.stop()
         for watch_loop in (self._reconnect_loop, *self._watch_loops):
             await watch_loop.stop()
         await self._housekeeping.stop()
@@ -323,6 +351,7 @@ class Broker:
         self.log_manager.close(self.now_ms(), self.broker_epoch)
         if self._opened is not None:
             await self._opened.close()
+            self.report_session(None)
 
     async def _stop_replication(self) -> None:
         if self._ticks is not None:
@@ -337,6 +366,7 @@ class Broker:
         await self.groups.stop()
         await self.transactions.stop()
         await self.verifier.stop()
+        await self.record_checks.stop()
         await self.peers.close()
 
     async def _give_up(self) -> None:
@@ -347,6 +377,7 @@ class Broker:
             await self._stop_replication()
         if self._opened is not None:
             await self._opened.close()
+            self.report_session(None)
         self.log_manager.unlock()
 
     def _fail(self, error: Exception) -> None:
@@ -409,6 +440,7 @@ class Broker:
         log.info("registered as broker %d, in epoch %d", self.broker_id, self.broker_epoch)
         if self._directory is not None:
             write_session_key(self._directory, self._client.session_key)
+        self.report_session(self._client.session_key)
 
     def _registration_at(self, bound: list[tuple[str, int]]) -> znodes.BrokerRegistration:
         endpoints = []
@@ -420,6 +452,11 @@ class Broker:
                 host = socket.gethostname()
             endpoints.append(znodes.Endpoint(listener.name, host, port, listener.protocol))
         return znodes.BrokerRegistration(tuple(endpoints), self.now_ms(), self.settings.broker_rack)
+
+    def address_among_brokers(self) -> str:
+        """The address at which the other brokers connect to this one."""
+        (own,) = (at for at in self._registration.endpoints if at.listener == self._listener)
+        return f"{own.host}:{own.port}"
 
     def _epoch(self) -> int:
         return self.broker_epoch

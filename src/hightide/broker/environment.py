@@ -6,6 +6,7 @@ so that the same code runs on virtual time and every run can be repeated.
 
 from __future__ import annotations
 
+import secrets
 import socket
 import time
 import uuid
@@ -14,6 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Protocol
 
+from hightide import private_files
 from hightide.broker.network.server import listening_socket
 from hightide.log.disk import Disk, MemoryDisk, RealDisk
 from hightide.settings import Broker as Settings
@@ -50,7 +52,16 @@ class Environment(Protocol):
 
     def now_ms(self) -> int: ...
 
+    def clock_s(self) -> float:
+        """A clock that never goes back, for the length of a turn on the event loop."""
+
+    def cpu_s(self) -> float:
+        """The CPU time of the calling thread."""
+
     def new_id(self) -> uuid.UUID: ...
+
+    def secret_bytes(self, count: int) -> bytes:
+        """Bytes that no other process can guess."""
 
     def listen(self, host: str, port: int, backlog: int) -> socket.socket:
         """Open a socket that accepts connections."""
@@ -85,8 +96,20 @@ class RealEnvironment:
         return int(time.time() * 1000)
 
     @staticmethod
+    def clock_s() -> float:
+        return time.perf_counter()
+
+    @staticmethod
+    def cpu_s() -> float:
+        return time.thread_time()
+
+    @staticmethod
     def new_id() -> uuid.UUID:
         return uuid.uuid4()
+
+    @staticmethod
+    def secret_bytes(count: int) -> bytes:
+        return secrets.token_bytes(count)
 
     @staticmethod
     def listen(host: str, port: int, backlog: int) -> socket.socket:
@@ -100,7 +123,7 @@ class RealEnvironment:
             return [self._memory]
         directories = [Path(directory) for directory in settings.directories()]
         for directory in directories:
-            directory.mkdir(parents=True, exist_ok=True)
+            private_files.make_directory(directory)
         return [RealDisk(directory) for directory in directories]
 
     async def open_zookeeper(

@@ -10,29 +10,37 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from hightide import process_log
 from hightide.settings import Broker as Settings
 from hightide.settings import InvalidSetting, load_broker
+
+if TYPE_CHECKING:
+    from hightide.zookeeper.client import SessionKey
 
 OK, FAILED, USAGE = 0, 1, 2
 
 log = logging.getLogger("hightide.broker")
 
 
-def run(argv: list[str]) -> int:
-    """Run a broker with these arguments and return its exit code."""
+Report = Callable[["SessionKey | None"], None]
+
+
+def run(argv: list[str], report_session: Report = lambda _: None) -> int:
+    """Run a broker with these arguments and return its exit code.
+
+    The key of the broker's ZooKeeper session is reported when the broker registers in a session,
+    and None when it has closed the session.
+    """
     if not __debug__:
         print("hightide needs its assertions: start Python without -O", file=sys.stderr)
         return USAGE
     gc.disable()  # until the broker serves: objects that the start creates stay
     arguments = _parse(argv)
-    logging.basicConfig(
-        level=arguments.log_level.upper(),
-        format="%(asctime)s %(levelname)-7s %(message)s",
-        stream=sys.stderr,
-    )
+    process_log.begin(arguments.log_level)
     try:
         settings = load_broker(arguments.config, os.environ, _overrides(arguments))
     except InvalidSetting as wrong:
@@ -40,7 +48,9 @@ def run(argv: list[str]) -> int:
         return USAGE
     for line in settings.without_effect():
         log.warning("%s", line)
-    return _run(settings, arguments.memory)
+    for line in settings.narrowed():
+        log.warning("%s", line)
+    return _run(settings, arguments.memory, report_session)
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
@@ -91,22 +101,23 @@ def _raise_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _run(settings: Settings, in_memory: bool) -> int:
+def _run(settings: Settings, in_memory: bool, report_session: Report) -> int:
     _raise_file_limit()
     try:
         import uvloop
     except ImportError:
-        return asyncio.run(_serve(settings, in_memory))
-    return uvloop.run(_serve(settings, in_memory))
+        return asyncio.run(_serve(settings, in_memory, report_session))
+    return uvloop.run(_serve(settings, in_memory, report_session))
 
 
-async def _serve(settings: Settings, in_memory: bool) -> int:
+async def _serve(settings: Settings, in_memory: bool, report_session: Report) -> int:
     # Imported here, so that an error in the settings is reported before the broker is loaded.
     from hightide.broker.broker import Broker
     from hightide.broker.environment import RealEnvironment
     from hightide.broker.membership.identity import StartupRefused
     from hightide.log.disk import MemoryDisk
     from hightide.wire.errors import Corrupt, KafkaError
+    from hightide.zookeeper.server.traffic import is_loopback
     from hightide.zookeeper.zookeeper_errors import ZooKeeperError
 
     stopped = asyncio.Event()
@@ -116,6 +127,7 @@ async def _serve(settings: Settings, in_memory: bool) -> int:
     broker = Broker(
         settings, environment=RealEnvironment(memory=MemoryDisk() if in_memory else None)
     )
+    broker.report_session = report_session
     stop = asyncio.ensure_future(stopped.wait())
     # The start waits for ZooKeeper and for the controller; a signal must be able to end it.
     starting = asyncio.ensure_future(broker.start())
@@ -139,6 +151,13 @@ async def _serve(settings: Settings, in_memory: bool) -> int:
     sys.setswitchinterval(0.0005)
     for host, port in addresses:
         log.info("broker %d listens on %s:%d", broker.broker_id, host, port)
+        if not is_loopback(host):
+            log.warning(
+                "other hosts can reach %s:%d, and clients are not authenticated: each can read,"
+                " change and delete everything; the setting listeners chooses the address",
+                host,
+                port,
+            )
     host, port = addresses[0]
     shown = "127.0.0.1" if host == "0.0.0.0" else f"[{host}]" if ":" in host else host
     print(f"listening: {shown}:{port}", flush=True)

@@ -32,6 +32,7 @@ from hightide.settings.declaration import (
 from hightide.settings.listeners import Listener, parse_listeners, parse_protocol_map
 from hightide.settings.log import LogSettings
 from hightide.settings.network import NetworkSettings
+from hightide.settings.secrets import is_secret, variable_of
 
 # Variables of Kafka's scripts and images that are not broker settings.
 _NOT_A_SETTING = re.compile(
@@ -155,6 +156,11 @@ class Broker(
             least = self.socket_request_max_bytes
             reason = f"must be -1 or at least socket.request.max.bytes, which is {least}"
             raise InvalidSetting(self._at("queued.max.request.bytes", reason))
+        for name in ("coordinator.credentials", "zookeeper.credentials"):
+            value = getattr(self, name.replace(".", "_"))
+            user, _, password = (value or "u:p").partition(":")
+            if not (user and password):
+                raise InvalidSetting(self._at(name, "must be user:password, not the value given"))
 
     def _at(self, name: str, problem: str) -> str:
         where = self.origin.get(name)
@@ -168,7 +174,7 @@ class Broker(
         return {name.strip() for name in names} - {""}
 
     def listening(self) -> tuple[Listener, ...]:
-        """Return the listeners to open, without KRaft's controller listeners."""
+        """Return the listeners to open, each with its host, without KRaft's controllers."""
         listeners = tuple(
             listener
             for listener in parse_listeners(self.listeners, self._protocols())
@@ -182,7 +188,7 @@ class Broker(
                 )
         if not listeners:
             raise InvalidSetting("at least one listener for clients is needed")
-        return listeners
+        return tuple(listener.bound() for listener in listeners)
 
     def advertising(self) -> tuple[Listener, ...]:
         """Return the advertised listeners; empty to advertise the address that each client used."""
@@ -226,6 +232,14 @@ class Broker(
             if about.default is not None:
                 synonyms.append(Synonym(about.name, about.text(about.default), Source.DEFAULT))
             yield self._described(about, value, synonyms)
+
+    def narrowed(self) -> Iterator[str]:
+        """Yield a line for each listener without a host: Kafka may bind it to all addresses."""
+        for listener in parse_listeners(self.listeners, self._protocols()):
+            if not listener.host and listener.name not in self._for_controllers():
+                everywhere = f"{listener.name}://0.0.0.0:{listener.port}"
+                line = f"{listener} serves this host only; {everywhere} serves all addresses"
+                yield self._at("listeners", line)
 
     def without_effect(self) -> Iterator[str]:
         """Yield a line for each setting that is set but has no effect, with the reason."""
@@ -282,4 +296,15 @@ def _from_options(overrides: Iterable[str]) -> Iterator[tuple[str, str, str]]:
         name, equals, value = option.partition("=")
         if not equals or not name.strip():
             raise InvalidSetting(f"--override {option}: an override must have the form name=value")
+        refuse_secret(option)
         yield name.strip(), value.strip(), f"--override {option}"
+
+
+def refuse_secret(option: str) -> None:
+    """Raise InvalidSetting if an override `name=value` sets a secret; the text has no value."""
+    name = option.partition("=")[0].strip()
+    if is_secret(name):
+        raise InvalidSetting(
+            f"--override {name}: every user of this host can read arguments; put the secret into"
+            f" the file of --config or into the variable {variable_of(name)}"
+        )

@@ -213,6 +213,24 @@ class GroupSettings(Settings):
     group_max_size: int = setting(
         default=1000, doc="Maximum number of members of a group.", at_least=1
     )
+    group_max_count: int = setting(
+        default=10_000,
+        doc="Maximum number of groups of a broker; a request that would create another one gets"
+        " POLICY_VIOLATION.",
+        at_least=1,
+    )
+    group_member_metadata_max_bytes: int = setting(
+        default=1024 * 1024,
+        doc="Maximum size of what a member stores when it joins (ids, protocols, subscription), and"
+        " of its assignment; past it, the request gets INVALID_REQUEST.",
+        at_least=1,
+    )
+    group_metadata_max_bytes: long = setting(
+        default=256 * 1024 * 1024,
+        doc="Maximum size of what all members with more than 16 KiB of metadata store in one"
+        " broker; past it, another one gets GROUP_MAX_SIZE_REACHED.",
+        at_least=1,
+    )
     group_coordinator_rebalance_protocols: names = setting(
         default=("classic", "consumer"),
         doc="Group protocols that the broker supports.",
@@ -379,6 +397,12 @@ class TransactionSettings(Settings):
     transactional_id_expiration_ms: int = setting(
         default=7 * DAY_MS,
         doc="How long the coordinator keeps an idle transactional id.",
+        at_least=1,
+    )
+    transactional_id_max_count: int = setting(
+        default=100_000,
+        doc="Maximum number of transactional ids of a broker; InitProducerId with another one gets"
+        " POLICY_VIOLATION.",
         at_least=1,
     )
 

@@ -317,6 +317,8 @@ class Settings:
         cls, given: Mapping[str, str], origin: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
         """Return attributes and values of texts by name. Raise InvalidSetting with all problems."""
+        if len(given) > len(cls.declared):
+            raise InvalidSetting(f"{len(given)} settings are given; there are {len(cls.declared)}")
         values = {}
         problems = []
         for name, text in given.items():

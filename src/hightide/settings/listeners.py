@@ -1,18 +1,21 @@
 """Listeners: the addresses that a broker binds to, and those that it advertises to clients.
 
 Both have the form ``NAME://host:port,…``. `listener.security.protocol.map` maps the name to the
-security protocol. An empty host means all addresses of the host, and port 0 any free port.
+security protocol. Port 0 means any free port. An empty host is Kafka's "default interface": here it
+is loopback, because clients are not authenticated. A listener for other hosts names its address,
+such as 0.0.0.0 for all of them.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hightide.settings.declaration import InvalidSetting
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+LOOPBACK = "127.0.0.1"
 DEFAULT_MAP = {protocol: protocol for protocol in PROTOCOLS}
 
 _LISTENER = re.compile(
@@ -22,7 +25,7 @@ _LISTENER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One named address. An empty host means all addresses."""
+    """One named address. An empty host means the default interface, which is loopback."""
 
     name: str
     protocol: str
@@ -32,6 +35,10 @@ class Listener:
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.name}://{host}:{self.port}"
+
+    def bound(self) -> Listener:
+        """Return the listener with the address to bind to."""
+        return self if self.host else replace(self, host=LOOPBACK)
 
 
 def parse_protocol_map(text: str) -> dict[str, str]:

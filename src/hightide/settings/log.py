@@ -57,8 +57,16 @@ class LogSettings(Settings):
     auto_create_topics_enable: bool = setting(
         default=True, doc="Whether a request for an unknown topic creates the topic."
     )
+    auto_create_topics_max_per_request: int = setting(
+        default=100,
+        doc="Maximum number of topics that one Metadata request creates; further topics get"
+        " LEADER_NOT_AVAILABLE, and the client asks again.",
+        at_least=1,
+    )
     delete_topic_enable: bool = setting(default=True, doc="Whether topics can be deleted.")
     message_max_bytes: int = for_topics("max.message.bytes")
+    message_max_decompressed_bytes: int = for_topics("max.decompressed.message.bytes")
+    log_record_validation_enable: bool = for_topics("record.validation.enable")
     min_insync_replicas: int = for_topics("min.insync.replicas")
     unclean_leader_election_enable: bool = for_topics("unclean.leader.election.enable")
     unclean_recovery_strategy: str = for_topics("unclean.recovery.strategy")

@@ -32,9 +32,10 @@ class NetworkSettings(Settings):
         default=None, doc="Rack of the broker; the replicas of a partition are spread over racks."
     )
     listeners: str = setting(
-        default="PLAINTEXT://:9092",
-        doc="Addresses to listen on, as NAME://host:port; no host means all addresses, port 0 any"
-        " free port.",
+        default="PLAINTEXT://127.0.0.1:9092",
+        doc="Addresses to listen on, as NAME://host:port; no host means this host only (127.0.0.1),"
+        " 0.0.0.0 all addresses, port 0 any free port. Clients are not authenticated, so a listener"
+        " that other hosts can reach is logged as a warning.",
     )
     advertised_listeners: str | None = setting(
         default=None,
@@ -110,6 +111,40 @@ class NetworkSettings(Settings):
         default=256 * 1024 * 1024,
         doc="Size of all requests in memory above which no more are read; -1 means no limit.",
     )
+    request_max_names: int = setting(
+        default=10_000,
+        doc="Maximum number of different topics, partitions, groups and other things that one"
+        " request may name; a connection that sends more is closed. Requests of other brokers are"
+        " not limited.",
+        at_least=1,
+    )
+    response_max_bytes: int = setting(
+        default=64 * 1024 * 1024,
+        doc="Maximum size of a response, except of Fetch; a connection whose response would be"
+        " larger is closed.",
+        at_least=1024 * 1024,
+    )
+    request_receive_timeout_ms: int = setting(
+        default=30_000,
+        doc="How long the rest of a request may take to arrive; then its connection is closed.",
+        at_least=100,
+    )
+    response_send_timeout_ms: int = setting(
+        default=60_000,
+        doc="How long a client may leave its responses unread; then its connection is closed.",
+        at_least=100,
+    )
+    queued_max_response_bytes: long = setting(
+        default=256 * 1024 * 1024,
+        doc="Size of all responses in memory that clients do not read, above which the connections"
+        " that have not read for longest are closed; -1 means no limit.",
+    )
+    work_pool_max_bytes: long = setting(
+        default=128 * 1024 * 1024,
+        doc="Size of the requests and batches that are decoded, decompressed, scanned or encoded in"
+        " threads at the same time; more of them wait.",
+        at_least=1024 * 1024,
+    )
     max_request_partition_size_limit: int = setting(
         default=2000,
         doc="Maximum number of partitions in a DescribeTopicPartitions response.",
@@ -117,6 +152,18 @@ class NetworkSettings(Settings):
     )
     max_incremental_fetch_session_cache_slots: int = setting(
         default=1000, doc="Maximum number of incremental fetch sessions.", at_least=0
+    )
+    max_incremental_fetch_session_cache_partitions: int = setting(
+        default=200_000,
+        doc="Maximum number of partitions in all incremental fetch sessions; past it, fetches are"
+        " served without a session.",
+        at_least=0,
+    )
+    min_incremental_fetch_session_eviction_ms: long = setting(
+        default=2 * 60 * 1000,
+        doc="How long an incremental fetch session must be unused before another one may take its"
+        " place. A follower's session takes the place of a consumer's at once.",
+        at_least=0,
     )
     fetch_max_bytes: int = setting(
         default=55 * 1024 * 1024, doc="Maximum size of a fetch response.", at_least=1024

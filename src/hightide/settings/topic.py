@@ -21,6 +21,7 @@ from hightide.settings.declaration import (
     names,
     setting,
 )
+from hightide.wire.compression import DEFAULT_INFLATED_BYTES, MAX_INFLATED_BYTES
 
 MINUTE_MS = 60 * 1000
 HOUR_MS = 60 * MINUTE_MS
@@ -133,6 +134,15 @@ class Topic(Settings):
         at_least=1,
         inherits=("log.cleaner.max.compaction.lag.ms",),
     )
+    max_decompressed_message_bytes: int = setting(
+        default=DEFAULT_INFLATED_BYTES,
+        doc="Maximum size of the records of a batch after decompression. A larger batch is refused"
+        " with MESSAGE_TOO_LARGE.",
+        scope=CLUSTER,
+        at_least=64 * 1024,
+        at_most=MAX_INFLATED_BYTES,
+        inherits=("message.max.decompressed.bytes",),
+    )
     max_message_bytes: int = setting(
         default=1024 * 1024 + 12,
         doc="Maximum size of a record batch, after compression by the producer.",
@@ -189,6 +199,13 @@ class Topic(Settings):
         scope=CLUSTER,
         inherits=("log.preallocate",),
         ignored="a segment file grows as it is written",
+    )
+    record_validation_enable: bool = setting(
+        default=True,
+        doc="Whether the framing of every record is checked before a batch is stored, compressed"
+        " batches too. Without it, a batch that no consumer can read may be stored.",
+        scope=CLUSTER,
+        inherits=("log.record.validation.enable",),
     )
     retention_bytes: long = setting(
         default=-1,

@@ -31,6 +31,7 @@ from hightide.wire.hot.read_cursor import body_at
 from hightide.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 from hightide.wire.messages.replication import PublishedEndpoint
 from tests.support.eventually import eventually_async
+from tests.support.proving import NoProof
 
 NOW = 1_700_000_000_000
 FETCH, API_VERSIONS = 1, 18
@@ -236,7 +237,7 @@ class World:
         self.store = LogManager([MemoryDisk()], Broker(), lambda _: self.config)
         self.store.open(NOW)
         self.replica_manager = ReplicaManager()
-        self.peers = Peers("broker-1", socket_timeout_ms=lambda: 5_000)
+        self.peers = Peers("broker-1", NoProof(), socket_timeout_ms=lambda: 5_000)
         self.fetchers = ReplicaFetchers(
             FOLLOWER_ID,
             lambda: FOLLOWER_EPOCH,

@@ -58,6 +58,8 @@ class Write:
 class Fetch:
     """A delayed fetch of a consumer, or of a follower and its session."""
 
+    partition_count = 1
+
     def __init__(self, missing_bytes: int = 1) -> None:
         self.missing_bytes = missing_bytes
         self.changed: dict[tuple[bytes, int], None] = {}

@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import pytest
 
-from hightide.broker.network import server as server_module
 from hightide.broker.network.connection import SERVING, Connection, Slot
 from hightide.broker.network.server import Server
 from hightide.log.disk import RealDisk
@@ -326,9 +325,29 @@ def test_the_sweep_closes_a_connection_whose_request_arrives_too_slowly():
             assert await client.read(1) == b"x"
             await eventually_async(lambda: s.connections[0].frame_since is not None)
             connection: Any = s.connections[0]
-            connection.frame_since -= server_module._FRAME_S + 1
+            connection.frame_since -= 31
             s.server._sweep()
             assert await client.closed()
+
+    run(test)
+
+
+def test_the_sweep_limits_the_responses_that_clients_do_not_read():
+    """Each connection may have one large response unread: hundreds would take gigabytes."""
+
+    async def test():
+        size, limit = 20_000_000, 50_000_000
+        async with serving(lambda *_: bytes(size), queued_max_response_bytes=limit) as s:
+            clients = []
+            for count in range(1, 6):
+                clients.append(await s.connect())
+                cast(asyncio.Transport, clients[-1].writer.transport).pause_reading()
+                await clients[-1].send(frame(b"x"))
+                await eventually_async(lambda count=count: len(s.connections) == count)
+            await eventually_async(lambda: len(s.server._connections) < 5)
+            assert sum(c.unsent_bytes for c in s.server._connections) <= limit
+            assert s.connections[-1] in s.server._connections, "the oldest are closed first"
+            assert s.connections[0] not in s.server._connections
 
     run(test)
 
@@ -373,5 +392,180 @@ def test_an_address_that_is_taken_is_named_in_the_error():
             server = Server(Broker, lambda *_: None, lambda: None)
             with pytest.raises(OSError, match=f"127.0.0.1:{port}"):
                 server.bind([Listener("PLAINTEXT", "PLAINTEXT", "127.0.0.1", port)], 5)
+
+    run(test)
+
+
+# -- turns and memory --------------------------------------------------------------------------
+
+
+def test_a_connection_with_many_requests_lets_others_have_a_turn():
+    order: list[str] = []
+
+    async def test():
+        now = 0.0
+
+        def serve(_connection: Connection, payload: bytes):
+            nonlocal now
+            now += 0.004  # three requests and the turn is over
+            order.append(payload.decode())
+            return payload
+
+        async with serving(serve) as s:
+            s.server.clock = lambda: now
+            greedy, modest = await s.connect(), await s.connect()
+            await modest.send(frame(b"m"))
+            assert await modest.read(1) == b"m"
+            order.clear()
+            greedy.writer.write(frame(b"g") * 100)
+            modest.writer.write(frame(b"m"))
+            assert await modest.read(1) == b"m"
+            assert await greedy.read(100) == b"g" * 100
+            assert len(order) == 101
+            assert order.index("m") < 50
+
+    run(test)
+
+
+def test_clients_wait_in_a_full_iteration_of_the_loop_and_brokers_do_not():
+    order: list[str] = []
+
+    async def test():
+        now = 0.0
+
+        def serve(connection: Connection, payload: bytes):
+            nonlocal now
+            if payload == b"broker":
+                connection.peer_broker_id = 2
+            connection.check_turn()
+            now += 0.02
+            order.append(payload.decode())
+            return payload[:1]
+
+        async with serving(serve) as s:
+            s.server.turns.clock = lambda: now
+            clients = [await s.connect() for _ in range(4)]
+            for client, name in zip(clients, ("a", "b", "c", "broker"), strict=True):
+                client.writer.write(frame(name.encode()))
+            assert [await client.read(1) for client in clients] == [b"a", b"b", b"c", b"b"]
+            assert order.index("broker") < 3, "it came last, and passed those that wait"
+            assert sorted(order) == ["a", "b", "broker", "c"]
+
+    run(test)
+
+
+def test_few_responses_wait_behind_one_that_is_not_ready():
+    """A client could let the broker keep a thousand large responses behind a parked fetch."""
+    served = 0
+    slots: list[Slot] = []
+
+    def serve(connection: Connection, payload: bytes):
+        nonlocal served
+        served += 1
+        if payload == b"parked":
+            slots.append(connection.defer())
+            return None
+        return bytes(100_000)
+
+    async def test():
+        async with serving(serve) as s:
+            client, other = await s.connect(), await s.connect()
+            await client.send(frame(b"parked") + frame(b"x") * 500)
+            await other.send(frame(b"x"))
+            assert len(await other.read(100_000)) == 100_000
+            assert served < 10
+            s.connections[0].complete(slots[0], b"parked")
+            assert len(await client.read(6 + 500 * 100_000)) == 6 + 500 * 100_000
+            assert s.connections[0]._waiting_bytes == 0
+
+    run(test)
+
+
+def test_requests_after_a_turn_are_served_in_order():
+    async def test():
+        now = 0.0
+
+        def serve(_connection: Connection, payload: bytes):
+            nonlocal now
+            now += 0.02
+            return payload
+
+        async with serving(serve) as s:
+            s.server.clock = lambda: now
+            client = await s.connect()
+            sent = b"".join(frame(bytes([number])) for number in range(200))
+            for at in range(0, len(sent), 7):
+                client.writer.write(sent[at : at + 7])
+                await asyncio.sleep(0)
+            assert await client.read(200) == bytes(range(200))
+            assert s.server._request_bytes == 0
+
+    run(test)
+
+
+def test_a_request_that_keeps_the_loop_is_logged(caplog: pytest.LogCaptureFixture):
+    async def test():
+        now = 0.0
+
+        def serve(_connection: Connection, payload: bytes):
+            nonlocal now
+            now += 0.5
+            return payload
+
+        async with serving(serve) as s:
+            s.server.clock = lambda: now
+            client = await s.connect()
+            body = b"\x00\x20\x00\x01\x00\x00\x00\x07\x00\x03abc"
+            await client.send(len(body).to_bytes(4, "big") + body)
+            await client.read(len(body) - len(HEADER))
+        assert "DescribeConfigs version 1 of client 'abc' at 127.0.0.1 kept the event loop" in (
+            caplog.text
+        )
+
+    run(test)
+
+
+def test_half_frames_of_many_connections_stay_near_the_memory_limit():
+    async def test():
+        limit = 1024 * 1024
+        async with serving(queued_max_request_bytes=limit) as s:
+            clients = [await s.connect() for _ in range(40)]
+            half = frame(bytes(1024 * 1024))[: 512 * 1024]
+            for client in clients:
+                client.writer.write(half)
+            await eventually_async(lambda: len(s.server.starved) >= 30)
+            # Each may exceed the limit by what it receives at once while memory is short.
+            assert s.server._request_bytes < 4 * limit
+            for client in clients[1:]:
+                client.writer.transport.abort()
+            await clients[0].send(frame(bytes(1024 * 1024))[512 * 1024 :])
+            assert await clients[0].read(1024 * 1024) == bytes(1024 * 1024)
+
+    run(test)
+
+
+def test_requests_that_wait_for_the_pool_count_as_memory():
+    """Else every connection could have one more request in the pool's queue, without a limit."""
+    size = 6 * 1024 * 1024  # the server keeps no spare buffer of this size
+    held: list[Connection] = []
+
+    def serve(connection: Connection, payload: bytes):
+        if payload[:1] != b"h":
+            return bytes(payload[:1])
+        connection.hold(len(payload))
+        held.append(connection)
+        return b"held"
+
+    async def test():
+        async with serving(serve, queued_max_request_bytes=size // 2) as s:
+            first, second = await s.connect(), await s.connect()
+            await first.send(frame(b"h" * size))
+            assert await first.read(4) == b"held"
+            assert s.server._request_bytes == size
+            second.writer.write(frame(b"x" * size))
+            await eventually_async(lambda: len(s.server.starved) == 1)
+            held[0].release(size)
+            assert await second.read(1) == b"x"
+            assert s.server._request_bytes == 0
 
     run(test)

@@ -15,6 +15,7 @@ from hightide.zookeeper import znodes
 from hightide.zookeeper.in_memory import InMemoryZooKeeper
 from hightide.zookeeper.operation import Create, SetData
 from hightide.zookeeper.zookeeper_errors import ConnectionLoss, MultiFailed, NoNode, SessionLost
+from tests.support.eventually import eventually_async
 
 
 class Candidates:
@@ -198,6 +199,35 @@ async def test_an_invalid_controller_znode_is_waited_out(candidates, zookeeper):
     assert one.is_controller
 
 
+@with_candidates
+async def test_a_broker_pauses_longer_each_time_before_it_stands_again(candidates, zookeeper):
+    loop = asyncio.get_running_loop()
+    one = await candidates.enter(1)
+    pauses = []
+    for _ in range(5):
+        one.stand_down("a test")
+        stood_down_s = loop.time()
+        one.watch_loop.wake()
+        await eventually_async(lambda: one.is_controller)
+        pauses.append(loop.time() - stood_down_s)
+    # The first time there is no pause; a busy machine only makes the others longer.
+    for pause, least in zip(pauses, [0, 0.05, 0.1, 0.2, 0.4], strict=True):
+        assert pause >= least
+    assert await stored_controller(zookeeper) == (1, 1), "the same controller epoch"
+
+
+@with_candidates
+async def test_resigning_again_and_again_is_slowed_down(candidates, zookeeper):
+    loop = asyncio.get_running_loop()
+    both = [await candidates.enter(1), await candidates.enter(2)]
+    began_s = loop.time()
+    for _ in range(8):
+        (elected,) = await eventually_async(lambda: [one for one in both if one.is_controller])
+        await elected.resign()
+    # Four times each: at once, after 50, 100 and 200 ms in office.
+    assert loop.time() - began_s >= 2 * (0.05 + 0.1) + 0.2
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_whatever_happens_only_the_latest_controller_writes(seed):
     """Sessions end, candidates pause and resume, and every broker that believes it is the
@@ -250,10 +280,12 @@ def test_whatever_happens_only_the_latest_controller_writes(seed):
             await election.watch_loop.stop()
             election.watch_loop.start()
             election.watch_loop.wake()
-        await candidates.settled()
         live = candidates.live()
         if live:
-            elected = [one for one in live if candidates.elections[one].is_controller]
+            # A candidate that stood down several times pauses before it stands again.
+            elected = await eventually_async(
+                lambda: [one for one in live if candidates.elections[one].is_controller]
+            )
             assert len(elected) == 1
             assert (await stored_controller(zookeeper))[0] == elected[0]
             assert {candidates.elections[one].controller_id for one in live} == set(elected)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from hightide.zookeeper import znodes
 from tests.support.eventually import eventually_async
 from tests.unit.broker.controller_world import in_a_world
 
@@ -93,15 +94,39 @@ async def test_a_broker_that_does_not_know_its_epoch_yet_is_sent_the_message_aga
 
 
 @in_a_world
-async def test_a_controller_stands_down_when_a_broker_knows_a_newer_one(world):
+async def test_a_controller_asks_zookeeper_when_a_broker_knows_a_newer_one(world):
     await world.up(1)
     controller = await world.candidate()
     await world.create("t", [1])
     world.peers[1].metadata_image.controller_epoch = 9
     world.peers[1].metadata_image._newest = (9, 0, 0)
-    await world.elections[100].watch_loop.stop()
+    election, session = world.elections[100], world.sessions[100]
+    # As after a lost watch: another broker is elected, and this one has not noticed.
+    await election.watch_loop.stop()
+    await world.zookeeper.delete(znodes.CONTROLLER)
+    await world.candidate(101)
+    election.watch_loop.start()
+    assert election.is_controller
+    asked = len(session.calls)
     pending = asyncio.ensure_future(controller.create_topic("u", {0: [1]}, {}, timeout_ms=5000))
-    await eventually_async(lambda: not world.elections[100].is_controller)
+    await eventually_async(lambda: not election.is_controller)
+    assert len(session.calls) > asked
+    await asyncio.wait([pending])
+
+
+@in_a_world
+async def test_what_a_broker_says_ends_no_controller_epoch(world):
+    await world.up(1)
+    controller = await world.candidate()
+    await world.create("t", [1])
+    world.peers[1].metadata_image.controller_epoch = 2**31 - 1
+    world.peers[1].metadata_image._newest = (2**31 - 1, 0, 0)
+    election, session = world.elections[100], world.sessions[100]
+    pending = asyncio.ensure_future(controller.create_topic("u", {0: [1]}, {}, timeout_ms=1000))
+    await eventually_async(lambda: session.calls.count("exists") >= 4)
+    assert election.is_controller
+    assert election.epoch == 1
+    assert not controller._queue.is_closed
     await asyncio.wait([pending])
 
 

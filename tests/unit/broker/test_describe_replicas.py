@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import uuid
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 from hightide.broker.handlers.describe_replicas import describe_replicas
 from hightide.broker.replication.replica_failures import ReplicaFailure
+from hightide.core.metadata.image import MetadataImage
 from hightide.core.partition.follower import Follower
 from hightide.core.partition.leader import Leader
 from hightide.core.partition.state import NO_BROKER, FailureKind, PartitionState
@@ -17,6 +18,8 @@ from hightide.wire.messages.replicas import (
     DescribeReplicasResponse,
     TopicPartitions,
 )
+from hightide.wire.messages.replication import PublishedBroker, PublishedEndpoint
+from tests.support.steps import all_steps
 
 ID = uuid.UUID(int=7)
 STATE = PartitionState((1, 2, 3), leader=1, leader_epoch=4, isr=(1, 2))
@@ -65,11 +68,23 @@ class Replicas(list):
 
 
 def described(*replicas, topics=None, now_ms=2000):
-    broker: Any = SimpleNamespace(replica_manager=Replicas(replicas), monotonic_ms=lambda: now_ms)
-    response = describe_replicas(broker, DescribeReplicasRequest(topics=topics), cast(Any, None))
+    response = answered(*replicas, topics=topics, now_ms=now_ms)
+    return [partition for topic in response.topics for partition in topic.partitions]
+
+
+def answered(*replicas, topics=None, now_ms=2000, image=None):
+    broker: Any = SimpleNamespace(
+        replica_manager=Replicas(replicas),
+        monotonic_ms=lambda: now_ms,
+        now_ms=lambda: 1_700_000_000_000,
+        metadata_image=MetadataImage(1, "PLAINTEXT") if image is None else image,
+    )
+    context: Any = SimpleNamespace(connection=SimpleNamespace(listener="PLAINTEXT"))
+    request = DescribeReplicasRequest(topics=topics)
+    response = all_steps(describe_replicas(broker, request, context))
     # The response must also survive the codec.
     assert decode(DescribeReplicasResponse, encode(response, 0), 0) == response
-    return [partition for topic in response.topics for partition in topic.partitions]
+    return response
 
 
 def test_a_leader_reports_the_progress_of_all_replicas():
@@ -120,3 +135,21 @@ def test_only_the_requested_partitions_are_described():
     found = described(replica(0), replica(1), topics=requested)
     assert [one.partition_index for one in found] == [1]
     assert described(replica(0), topics=[]) == []
+
+
+def test_a_broker_names_those_that_it_saw_leave():
+    image = MetadataImage(1, "PLAINTEXT")
+    endpoint = PublishedEndpoint(
+        listener="PLAINTEXT", host="b", port=9093, security_protocol="PLAINTEXT"
+    )
+    brokers = {
+        2: PublishedBroker(broker_id=2, broker_epoch=5, endpoints=[endpoint]),
+        3: PublishedBroker(broker_id=3, broker_epoch=6, endpoints=[]),
+    }
+    image.departed.published(brokers, 1_000)
+    assert answered(image=image).departed == []
+    image.departed.published({}, 1_500)
+    assert [
+        (one.broker_id, one.host, one.port, one.last_seen_ms)
+        for one in answered(image=image, now_ms=2_000).departed
+    ] == [(2, "b", 9093, 1_699_999_999_500), (3, "", 0, 1_699_999_999_500)]

@@ -49,7 +49,7 @@ class Reader:
 
     def __init__(self, broker: Broker, version: int) -> None:
         self.broker, self.version = broker, version
-        self.fetch_sizing, self.fetch_next = FetchSizing(), None
+        self.fetch_sizing, self.fetch_next, self.peer_broker_id = FetchSizing(), None, -1
 
     def ask(self, offset: int, max_bytes: int, level: int):
         request = FetchRequest(

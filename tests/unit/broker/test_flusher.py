@@ -55,6 +55,8 @@ class Connection:
 
     def __init__(self) -> None:
         self.produce_prefix = 0
+        self.produced = None
+        self.checked: dict[int, object] = {}
         self.slots: list[list[bytes]] = []
         self.responses: list[bytes] = []
         self.answered = asyncio.Event()

@@ -45,6 +45,8 @@ PATIENT_MS = 60_000
 class Wire:
     """The part of a connection that the handler uses."""
 
+    peer_broker_id = FOLLOWER
+
     def __init__(self) -> None:
         self._slots: deque[Slot] = deque()
         self.responses: deque[bytes] = deque()

@@ -353,6 +353,42 @@ async def test_the_consumer_protocol_can_be_disabled(world: World) -> None:
     assert (await world.ask(request)).groups[0].error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
+@served(group_max_count=5)
+async def test_the_groups_of_all_partitions_count_together(world: World) -> None:
+    await world.find()
+    names = [f"g{n}" for n in range(5)]
+    for name in names:
+        assert codes(await world.ask(commit(("t", 0), group=name))) == [("t", 0, OK)]
+    assert sum(partition.coordinator.group_count > 0 for partition in world.broker.groups) > 1
+    for n in range(5, 15):
+        refused = await world.ask(commit(("t", 0), group=f"g{n}"))
+        assert codes(refused) == [("t", 0, ErrorCode.POLICY_VIOLATION)]
+        assert (await world.ask(join(group=f"g{n}"))).error_code == ErrorCode.POLICY_VIOLATION
+    for name in names:
+        assert codes(await world.ask(commit(("t", 0), group=name))) == [("t", 0, OK)]
+    await world.ask(DeleteGroupsRequest(groups_names=["g1"]))
+    assert codes(await world.ask(commit(("t", 0), group="g9"))) == [("t", 0, OK)]
+
+
+@served(group_member_metadata_max_bytes=100)
+async def test_the_metadata_of_a_member_is_limited(world: World) -> None:
+    await world.find()
+    request = join()
+    request.protocols[0].metadata = b"x" * 100
+    assert (await world.ask(request)).error_code == ErrorCode.INVALID_REQUEST
+    beat = ConsumerGroupHeartbeatRequest(
+        group_id="g",
+        member_id="m",
+        member_epoch=0,
+        rebalance_timeout_ms=1000,
+        subscribed_topic_names=["t" * 100],
+        topic_partitions=[],
+    )
+    answer = await world.ask(beat)
+    assert answer.error_code == ErrorCode.INVALID_REQUEST
+    assert "at most 100" in answer.error_message
+
+
 def test_requests_that_wait_when_the_broker_stops_are_refused():
     async def scenario() -> None:
         async with started(group_initial_rebalance_delay_ms=60_000) as world:

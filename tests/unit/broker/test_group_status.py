@@ -20,6 +20,7 @@ from hightide.wire.messages.offsets import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from tests.support.steps import all_steps
 
 
 def new_coordinator():
@@ -38,9 +39,8 @@ def statuses(coordinator, *groups):
             )
         )
     )
-    answer = group_status(
-        cast(Any, broker), GroupStatusRequest(group_ids=list(groups)), cast(Any, None)
-    )
+    request = GroupStatusRequest(group_ids=list(groups))
+    answer = all_steps(group_status(cast(Any, broker), request, cast(Any, None)))
     # The response must also survive encoding.
     assert decode(GroupStatusResponse, encode(answer, 0), 0) == answer
     return answer.groups

@@ -22,6 +22,7 @@ from hightide.wire.messages.replication import (
     PublishStateResponse,
     RemainingPartition,
 )
+from tests.support.proving import NoProof
 
 API_VERSIONS, CONTROLLED_SHUTDOWN, PUBLISH_STATE = 18, 7, 30001
 
@@ -95,7 +96,7 @@ def endpoint(port: int) -> PublishedEndpoint:
 def run(test: Callable[[Peers, Other, PublishedEndpoint], Awaitable[None]]) -> None:
     async def both() -> None:
         async with other_broker() as (other, there):
-            peers = Peers("broker-1", socket_timeout_ms=lambda: 5000)
+            peers = Peers("broker-1", NoProof(), socket_timeout_ms=lambda: 5000)
             try:
                 await test(peers, other, there)
             finally:
@@ -201,7 +202,7 @@ def test_a_connection_that_fails_after_all_requests_gave_up_is_not_reported() ->
             lambda _loop, context: reports.append(context)
         )
         other.greets = False
-        peers = Peers("broker-1", socket_timeout_ms=lambda: 60)
+        peers = Peers("broker-1", NoProof(), socket_timeout_ms=lambda: 60)
         with pytest.raises(ConnectionFailed):
             await peers.send(there, STOP, timeout_ms=20)
         await asyncio.sleep(0.1)

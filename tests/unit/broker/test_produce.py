@@ -35,6 +35,8 @@ class Connection:
     def __init__(self) -> None:
         self.produce_prefix = 0
         self.verified: dict[object, object] = {}
+        self.produced = None
+        self.checked: dict[int, object] = {}
         self.closed: list[str] = []
 
     def close(self, why: str) -> None:

@@ -42,6 +42,8 @@ class SmallFile(MemoryFile):
 class Connection:
     def __init__(self) -> None:
         self.produce_prefix = 0
+        self.produced = None
+        self.checked: dict[int, object] = {}
         self.closed = ""
 
     def close(self, why: str) -> None:

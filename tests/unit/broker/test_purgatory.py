@@ -205,12 +205,12 @@ class Reader:
     def end(self) -> None:
         self.ended += 1
 
-    def park(self, replica: Replica, timeout_ms: int = 60_000) -> None:
+    def park(self, replica: Replica, timeout_ms: int = 60_000, times: int = 1) -> None:
         self.delayed.park(
             self.connection,  # type: ignore[arg-type]
             self.missing,
             timeout_ms,
-            [replica.purgatory],
+            [replica.purgatory] * times,
         )
 
 
@@ -282,6 +282,43 @@ def test_woken_fetches_are_served_in_order_and_a_bounded_number_in_each_turn():
             is_served = [bool(reader.connection.responses) for reader in readers]
             assert is_served == [True] * served + [False] * (250 - served)
             await asyncio.sleep(0)
+
+    asyncio.run(run())
+
+
+def test_woken_fetches_of_many_partitions_get_a_turn_each():
+    """Each is planned again, which takes a whole turn of the event loop."""
+
+    async def run() -> None:
+        manager, replica = leading_alone()
+        readers = [Reader(missing=1) for _ in range(5)]
+        for reader in readers:
+            reader.park(replica, times=5_000)
+            reader.missing = 0
+        append(replica)
+        manager.purgatory.wake()
+        for served in range(1, 6):
+            assert sum(bool(reader.connection.responses) for reader in readers) == served
+            await asyncio.sleep(0)
+
+    asyncio.run(run())
+
+
+def test_large_fetches_park_on_a_bounded_number_of_partitions():
+    async def run() -> None:
+        manager, replica = leading_alone()
+        purgatory, partitions = manager.purgatory, range(10_000)
+        readers = []
+        while purgatory.has_room(partitions):
+            readers.append(Reader(missing=1))
+            readers[-1].park(replica, times=len(partitions))
+        assert len(readers) == 20
+        assert purgatory.has_room(range(64)), "small fetches park in any case"
+        readers[0].connection.slot.cancel()  # type: ignore[misc]
+        readers[1].delayed.end_wait()
+        readers[1].connection.slot.cancel()  # type: ignore[misc]
+        assert purgatory.parked_count == 18 * len(partitions)
+        assert purgatory.has_room(partitions)
 
     asyncio.run(run())
 

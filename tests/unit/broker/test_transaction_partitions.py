@@ -34,10 +34,12 @@ from hightide.wire.messages.transactions import (
     ListTransactionsRequest,
 )
 from hightide.wire.records.transaction_state import decode_key, decode_value
+from tests.support.proving import prove
 from tests.unit.broker.transactional_world import part, produce_request, results
 
 NAME = "payments"
 MINUTE_MS = 60_000
+_OTHER_BROKER = 5
 INIT, ADD, OFFSETS, END = 5, 3, 4, 4
 
 
@@ -178,6 +180,7 @@ async def serving(folder: Path | None = None, **overrides: Any) -> AsyncIterator
     broker = Broker(Settings(**settings), environment=clock)
     ((host, port),) = await broker.start()
     connection = await Connection.open(host, port)
+    await prove(connection, broker, _OTHER_BROKER)  # for what the leaders of partitions send
     try:
         client = Client(broker, clock, connection)
         if broker.metadata_image.topic("t") is None:
@@ -222,6 +225,19 @@ def test_a_transaction_is_ended_in_all_its_partitions(is_commit: bool, end: str)
         assert client.ends(0) == [end]
 
     run(test)
+
+
+def test_the_transactional_ids_of_all_partitions_count_together():
+    async def test(client: Client):
+        names = [f"id{n}" for n in range(5)]
+        producers = [await client.begin(name) for name in names]
+        assert all(coordinator.id_count for coordinator in client.broker.transactions.coordinators)
+        refused = [(await client.init(f"id{n}")).error for n in range(5, 15)]
+        assert refused == [ErrorCode.POLICY_VIOLATION] * 10
+        again = [await client.begin(name) for name in names]
+        assert [producer.id for producer in again] == [producer.id for producer in producers]
+
+    run(test, transactional_id_max_count=5)
 
 
 def test_the_records_are_those_of_kafka():

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from hightide.broker.coordinator_log import CoordinatorLog
+from hightide.broker.handlers.prove_broker import Refusals
 from hightide.broker.handlers.request_context import Context
 from hightide.broker.handlers.write_txn_markers import write_markers, write_txn_markers
 from hightide.broker.replication.flusher import Flusher
@@ -50,6 +51,7 @@ def broker_of(replica: Replica, replicas: ReplicaManager, admits: bool = True):
         now_ms=lambda: NOW_MS,
         settings=Settings(request_timeout_ms=50),
         flusher=Flusher(lambda: None),
+        refusals=Refusals(lambda: NOW_MS / 1000),
         transactions=SimpleNamespace(
             marker_fencing=SimpleNamespace(admits=lambda _connection: admits)
         ),
@@ -58,6 +60,12 @@ def broker_of(replica: Replica, replicas: ReplicaManager, admits: bool = True):
             refusal=lambda *_: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ),
     )
+
+
+def sent_by(broker_id: int = -1) -> Context:
+    """The context of a request, from a broker or from another client."""
+    connection: Any = SimpleNamespace(peer_broker_id=broker_id, client_address="192.0.2.7")
+    return Context(connection, 1, "admin-1")
 
 
 def led_partition(**overrides: str):
@@ -131,8 +139,7 @@ def test_markers_over_an_old_connection_are_not_written():
     replica, broker = led_partition()
     write(replica, 0)
     broker.transactions.marker_fencing.admits = lambda _connection: False
-    context = Context(None, 1, "c")  # type: ignore[arg-type]
-    response = write_txn_markers(broker, marker_request(FIRST, True), context)
+    response = write_txn_markers(broker, marker_request(FIRST, True), sent_by(broker_id=2))
     assert codes(response) == [ErrorCode.STALE_BROKER_EPOCH]
     assert replica.log.end_offset == 1
 
@@ -233,3 +240,78 @@ def test_a_repeated_batch_is_acknowledged_when_the_first_copy_is_committed(is_tr
     assert (write_.codes, replica.high_watermark) == ([], 0)
     fetched(replica, 3, 1)
     assert write_.codes == [ErrorCode.NONE]
+
+
+# -- markers of a tool -------------------------------------------------------------------------
+
+
+def test_a_tool_aborts_the_open_transaction_and_is_logged(caplog):
+    async def run():
+        replica, broker = led_partition()
+        write(replica, 0)
+        waiting: Any = write_txn_markers(broker, marker_request(FIRST, False), sent_by())
+        assert replica.log.end_offset == 2
+        assert not replica.log.transactions.is_open(FIRST.id)
+        fetched(replica, 2, 2)
+        fetched(replica, 3, 2)
+        assert codes(await waiting) == [0]
+        repeated = write_txn_markers(broker, marker_request(FIRST, False), sent_by())
+        assert codes(repeated) == [0]
+        assert replica.log.end_offset == 2
+
+    asyncio.run(run())
+    asked = "asks to abort the transaction of producer 7, epoch 0, in t-0"
+    assert f"192.0.2.7 (client id 'admin-1'), not a broker, {asked}" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (marker_request(FIRST, True), ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
+        (marker_request(Producer(7, 1), False), ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
+        (
+            marker_request(FIRST, False, coordinator_epoch=1),
+            ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ),
+        (marker_request(Producer(8, 0), False), ErrorCode.INVALID_TXN_STATE),
+        (marker_request(FIRST, False, topic="missing"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ],
+)
+def test_a_client_that_is_no_broker_writes_no_other_marker(request_, code):
+    async def run():
+        replica, broker = led_partition()
+        write(replica, 0)
+        assert codes(write_txn_markers(broker, request_, sent_by())) == [code]
+        assert replica.log.end_offset == 1
+        assert replica.log.transactions.is_open(FIRST.id)
+
+    asyncio.run(run())
+
+
+def test_a_tool_ends_one_transaction_in_one_partition():
+    async def run():
+        replica, broker = led_partition()
+        write(replica, 0)
+        refused = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        response = write_txn_markers(broker, marker_request(FIRST, False, 0, 1), sent_by())
+        assert codes(response) == [refused, refused]
+        assert replica.log.end_offset == 1
+
+    asyncio.run(run())
+
+
+def test_nothing_is_written_where_no_transaction_is_open():
+    async def run():
+        replica, broker = led_partition()
+        write(replica, 0)
+        waiting: Any = write_txn_markers(broker, marker_request(FIRST, True), sent_by(broker_id=2))
+        end_offset = replica.log.end_offset
+        fetched(replica, 2, end_offset)
+        fetched(replica, 3, end_offset)
+        assert codes(await waiting) == [0]
+        stale = marker_request(FIRST, False, coordinator_epoch=-1)
+        response = write_txn_markers(broker, stale, sent_by())
+        assert codes(response) == [ErrorCode.INVALID_TXN_STATE]
+        assert replica.log.end_offset == end_offset
+
+    asyncio.run(run())

@@ -27,10 +27,12 @@ from hightide.wire.messages.transactions import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
+from tests.support.proving import prove
 
 NOW_MS = 1_700_000_000_000
 NAME = "payments"
 FIRST = Producer(7, 0)
+_COORDINATOR = 5
 
 
 class Verdicts:
@@ -80,7 +82,10 @@ class World:
         ]
 
     async def client(self) -> Connection:
-        return await Connection.open(*self.address)
+        """Return a connection that may also send what coordinators send."""
+        connection = await Connection.open(*self.address)
+        await prove(connection, self.broker, _COORDINATOR)
+        return connection
 
     async def until(self, condition) -> None:
         async with asyncio.timeout(5):

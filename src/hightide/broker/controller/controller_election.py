@@ -8,6 +8,9 @@ znode still has the version that the candidate has read.  From then on the versi
 The epoch is incremented only together with creating `/controller`, which fails while that znode
 exists.  So a broker that finds `/controller` owned by its session is the controller in the epoch it
 reads, even if the response to its multi was lost.
+
+A broker that stood down soon after it became the controller pauses before it stands again, longer
+each time: a cluster whose controller changes all the time serves no request to the controller.
 """
 
 from __future__ import annotations
@@ -15,10 +18,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Sequence
 
 from hightide.broker.controller.controller_errors import NotController
 from hightide.broker.membership.watch_loop import WatchLoop
+from hightide.client.retry import Backoff
 from hightide.core.partition.state import NO_BROKER
 from hightide.zookeeper import znodes
 from hightide.zookeeper.interface import ZooKeeper
@@ -34,6 +39,8 @@ from hightide.zookeeper.zookeeper_errors import (
 log = logging.getLogger(__name__)
 
 _RESIGN_BACKOFF_S = 5.0  # how long a broker that resigned lets others be elected
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 5.0
+_STEADY_S = 60.0  # without an end of a controller epoch for this long, the pauses are short again
 
 
 class ControllerElection:
@@ -51,6 +58,11 @@ class ControllerElection:
         self._now_ms = now_ms
         self._epoch_version = -1
         self._backoff_until = 0.0
+        self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        self._stood_down_s = self._elected_s = -math.inf
+        self._pause_s = 0.0
+        self._doubts = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        self._doubted_until_s = -math.inf
         self._changed = asyncio.Event()
 
     # -- finding and being elected ---------------------------------------------------------
@@ -71,7 +83,7 @@ class ControllerElection:
             except NoNode:
                 continue
             if stat.ephemeral_owner == zookeeper.session_id:
-                if not self.is_controller:
+                if not self.is_controller and not self._is_backing_off():
                     await self._become_controller()
                 return
             self.stand_down("another broker is the controller")
@@ -107,6 +119,7 @@ class ControllerElection:
     async def _become_controller(self) -> None:
         self.epoch, self._epoch_version = await self._read_epoch()
         self.is_controller = True
+        self._elected_s = asyncio.get_running_loop().time()
         log.info("this broker is the controller, in epoch %d", self.epoch)
         self._controller_seen(self._broker_id)
 
@@ -129,7 +142,34 @@ class ControllerElection:
             self.is_controller = False
             self.controller_id = NO_BROKER
             log.warning("this broker is no longer the controller: %s", why)
+            self._begin_pause()
             self.on_change()
+
+    def _begin_pause(self) -> None:
+        """Do not stand for controller for a while, if this is not the first time."""
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        if now_s - self._stood_down_s >= _STEADY_S:
+            self._backoff.reset()
+            self._pause_s = 0.0
+        else:
+            self._pause_s = self._backoff.next_s() or _LONGEST_PAUSE_S
+            loop.call_later(self._pause_s, self.watch_loop.wake)
+        self._stood_down_s = now_s
+
+    def doubted(self) -> None:
+        """A broker has refused a message because of a newer controller epoch: ask ZooKeeper.
+
+        What a broker says ends no controller epoch; only ZooKeeper's answer does.
+        """
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._doubted_until_s:
+            return
+        if now_s - self._doubted_until_s >= _STEADY_S:
+            self._doubts.reset()
+        self._doubted_until_s = now_s + (self._doubts.next_s() or _LONGEST_PAUSE_S)
+        log.warning("a broker knows of a newer controller; asking ZooKeeper")
+        self.watch_loop.wake()
 
     # -- being the controller --------------------------------------------------------------
 
@@ -151,9 +191,11 @@ class ControllerElection:
     async def resign(self, timeout_s: float = _RESIGN_BACKOFF_S) -> int:
         """Resign, and return the id of the new controller, or NO_BROKER if there is none in time.
 
-        After the timeout this broker runs again, so that the cluster gets a controller.
+        After the timeout this broker runs again, so that the cluster gets a controller.  A broker
+        that has resigned a short time ago waits before it does so again.
         """
         loop = asyncio.get_running_loop()
+        await asyncio.sleep(max(self._elected_s + self._pause_s - loop.time(), 0.0))
         self._changed.clear()
         self._backoff_until = loop.time() + timeout_s
         try:
@@ -169,7 +211,8 @@ class ControllerElection:
         return NO_BROKER if self.is_controller else self.controller_id
 
     def _is_backing_off(self) -> bool:
-        return asyncio.get_running_loop().time() < self._backoff_until
+        until_s = max(self._backoff_until, self._stood_down_s + self._pause_s)
+        return asyncio.get_running_loop().time() < until_s
 
 
 def _id_of(data: bytes) -> int:

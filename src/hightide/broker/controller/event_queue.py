@@ -74,7 +74,11 @@ class EventQueue:
         self.is_closed = False
         self.context = ControllerContext(dependencies.settings)
         self.publisher = Publisher(
-            self.context, sender, dependencies.listener, dependencies.settings, self._fenced
+            self.context,
+            sender,
+            dependencies.listener,
+            dependencies.settings,
+            election.doubted,
         )
         self._reader = ZnodeReader(zookeeper, election, dependencies.new_id, self._topic_changed)
         self.writer = ZnodeWriter(
@@ -139,12 +143,6 @@ class EventQueue:
         """Wait until all tasks of the queue have ended."""
         if self._tasks:
             await asyncio.wait(self._tasks)
-
-    def _fenced(self) -> None:
-        """Close: a broker has refused a message because of a newer controller epoch."""
-        self._election.stand_down("a broker knows of a newer controller")
-        self._election.watch_loop.wake()
-        self.close()
 
     async def _run(self) -> None:
         try:

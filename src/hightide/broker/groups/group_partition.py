@@ -24,8 +24,9 @@ from typing import Any, NamedTuple, Protocol
 
 from hightide.broker.coordinator_log import CoordinatorLog, CoordinatorLogClosed
 from hightide.broker.groups.batches import approximate_size, batch_of, decoded
+from hightide.broker.groups.topic_matches import compile_pattern
 from hightide.core.groups.consumer.consumer_group import Topic
-from hightide.core.groups.consumer.topic_pattern import TopicPattern
+from hightide.core.groups.consumer.topic_pattern import PatternCompiler
 from hightide.core.groups.group_coordinator import GroupCoordinator
 from hightide.core.groups.group_rules import Rules
 from hightide.core.groups.turn import NO_PRODUCER, Outcome, Ticket, Write
@@ -46,17 +47,6 @@ Refuse = Callable[[ErrorCode], Any]
 _CLOCK_JUMP_MS = 60_000
 _BATCH_BYTES = 64 * 1024
 _LOG_ERROR_MS = 10_000
-
-
-def _compile_pattern(pattern: str) -> TopicPattern:
-    """Compile a subscription's regular expression.
-
-    RE2 takes 5 MB, and most clusters have no subscription by pattern, so it is loaded with the
-    first one.
-    """
-    from hightide.broker.groups.re2_patterns import compile_pattern
-
-    return compile_pattern(pattern)
 
 
 class PendingRequest(Protocol):
@@ -109,8 +99,13 @@ class GroupPartition:
         *,
         codec: Codec,
         on_inconsistent: Callable[[GroupPartition, str], None],
+        count_groups: Callable[[], int] | None = None,
+        count_bytes: Callable[[], int] | None = None,
+        compile_pattern: PatternCompiler = compile_pattern,
     ) -> None:
-        self.coordinator = GroupCoordinator(rules, random, _compile_pattern)
+        self.coordinator = GroupCoordinator(
+            rules, random, compile_pattern, count_groups, count_bytes
+        )
         self.coordinator_log = coordinator_log
         self.refusal = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         """Why requests are refused; NONE once the partition is loaded."""

@@ -6,13 +6,16 @@ NOT_COORDINATOR, and the client looks up the coordinator again.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from hightide.broker.coordinator_log import CoordinatorLog
 from hightide.broker.groups.group_partition import Decide, GroupPartition, Refuse
+from hightide.broker.groups.topic_matches import TopicMatches, find_matches
+from hightide.broker.network.turn import Usage
 from hightide.broker.replication.replica import Replica
 from hightide.core.groups.consumer.consumer_group import Topic
 from hightide.core.groups.group_rules import MINUTE_MS, MigrationPolicy, Rules
@@ -37,6 +40,7 @@ class GroupPartitions:
         self._broker = broker
         self._rules = _rules(broker.settings)
         self._topics: Mapping[str, Topic] | None = None
+        self._matches = TopicMatches()
 
     def __iter__(self) -> Iterator[GroupPartition]:
         return iter(self.partitions.values())
@@ -63,9 +67,18 @@ class GroupPartitions:
             broker.now_ms,
             codec=Codec(broker.settings.offsets_topic_compression_codec),
             on_inconsistent=self._reload,
+            count_groups=self._count_groups,
+            count_bytes=self._count_bytes,
+            compile_pattern=self._matches,
         )
         self.partitions[coordinator_log.replica.partition] = partition
         partition.load(self._all_topics)
+
+    def _count_bytes(self) -> int:
+        return sum(partition.coordinator.large_bytes for partition in self)
+
+    def _count_groups(self) -> int:
+        return sum(partition.coordinator.group_count for partition in self)
 
     def _reload(self, partition: GroupPartition, reason: str) -> None:
         """Load a partition again: its coordinator's state or clock is wrong, the log is right."""
@@ -120,6 +133,22 @@ class GroupPartitions:
                 return ErrorCode.NOT_COORDINATOR
         return found
 
+    def unmatched(self, group_id: str, expression: str | None = None) -> set[str]:
+        """Return the expressions that a request about a group would match with all topics; it may
+        bring one."""
+        found = self.find(group_id)
+        if isinstance(found, ErrorCode):
+            return set()
+        return found.coordinator.consumer_groups.unmatched(group_id, expression)
+
+    async def ask_matched(self, expressions: set[str], usage: Usage, ask: Callable[[], Any]) -> Any:
+        """Match expressions in the pool, then ask; return the response."""
+        pool = self._broker.work_pool
+        found = await find_matches(pool, usage, sorted(expressions), self._all_topics())
+        with self._matches.given(found):
+            answer = ask()
+        return await answer if isinstance(answer, asyncio.Future) else answer
+
     def ask(
         self, group_id: str, decide: Decide, refuse: Refuse, timeout_ms: int | None = None
     ) -> Any:
@@ -136,6 +165,9 @@ def _rules(settings: Settings) -> Rules:
         min_session_timeout_ms=settings.group_min_session_timeout_ms,
         max_session_timeout_ms=settings.group_max_session_timeout_ms,
         max_size=settings.group_max_size,
+        max_count=settings.group_max_count,
+        member_metadata_max_bytes=settings.group_member_metadata_max_bytes,
+        metadata_max_bytes=settings.group_metadata_max_bytes,
         offset_metadata_max_bytes=settings.offset_metadata_max_bytes,
         offsets_retention_ms=settings.offsets_retention_minutes * MINUTE_MS,
         offsets_retention_check_interval_ms=settings.offsets_retention_check_interval_ms,

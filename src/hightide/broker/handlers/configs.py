@@ -13,17 +13,20 @@ INVALID_REQUEST              another type of resource, another broker, or a reso
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from hightide.broker.controller.controller_errors import CONTROLLER_ERRORS, kafka_error
-from hightide.broker.handlers.request_context import Context
+from hightide.broker.handlers.request_context import Context, in_one_line
 from hightide.broker.membership.dynamic_configs import Change
+from hightide.broker.network.turn import Steps
 from hightide.core.metadata import topic_names as rules
 from hightide.settings import Broker as BrokerSettings
 from hightide.settings import DescribedSetting, InvalidSetting, Kind, Scope
 from hightide.settings import Topic as TopicSettings
+from hightide.settings.secrets import is_secret
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.configs import (
     AlterConfigsRequest,
@@ -44,8 +47,11 @@ from hightide.wire.messages.configs import (
 if TYPE_CHECKING:
     from hightide.broker.broker import Broker
 
+log = logging.getLogger(__name__)
+
 TOPIC, BROKER = 2, 4
 SET, REMOVE, APPEND, SUBTRACT = 0, 1, 2, 3
+_SIGNS = {SET: "=", APPEND: "+=", SUBTRACT: "-="}
 
 
 # -- describe --------------------------------------------------------------------------------
@@ -53,9 +59,10 @@ SET, REMOVE, APPEND, SUBTRACT = 0, 1, 2, 3
 
 def describe_configs(
     broker: Broker, request: DescribeConfigsRequest, context: Context
-) -> DescribeConfigsResponse:
+) -> Steps[DescribeConfigsResponse]:
     results = []
     for resource in request.resources:
+        yield
         result = DescribeConfigsResult(
             error_code=ErrorCode.NONE,
             error_message=None,
@@ -63,12 +70,13 @@ def describe_configs(
             resource_name=resource.resource_name,
             configs=[],
         )
+        named = resource.configuration_keys
+        keys = None if named is None else frozenset(named)
         try:
             result.configs = [
                 _described(setting, request, context.version)
                 for setting in _settings_of(broker, resource)
-                if resource.configuration_keys is None
-                or setting.name in resource.configuration_keys
+                if keys is None or setting.name in keys
             ]
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.detail or None
@@ -140,20 +148,21 @@ def _described(
 
 
 async def alter_configs(
-    broker: Broker, request: AlterConfigsRequest, _context: Context
+    broker: Broker, request: AlterConfigsRequest, context: Context
 ) -> AlterConfigsResponse:
     """Replace all settings of each resource."""
     changes = [(resource, _replacing(resource)) for resource in request.resources]
-    return AlterConfigsResponse(responses=await _alter_all(broker, changes, request.validate_only))
+    validate_only = request.validate_only
+    return AlterConfigsResponse(responses=await _alter_all(broker, changes, validate_only, context))
 
 
 async def incremental_alter_configs(
-    broker: Broker, request: IncrementalAlterConfigsRequest, _context: Context
+    broker: Broker, request: IncrementalAlterConfigsRequest, context: Context
 ) -> IncrementalAlterConfigsResponse:
     """Change some settings of each resource, one by one."""
     changes = [(resource, _changing(resource)) for resource in request.resources]
     return IncrementalAlterConfigsResponse(
-        responses=await _alter_all(broker, changes, request.validate_only)
+        responses=await _alter_all(broker, changes, request.validate_only, context)
     )
 
 
@@ -161,16 +170,23 @@ Resource = AlterConfigsResource | IncrementalAlterConfigsResource
 
 
 async def _alter_all(
-    broker: Broker, changes: Sequence[tuple[Resource, Change]], validate_only: bool
+    broker: Broker,
+    changes: Sequence[tuple[Resource, Change]],
+    validate_only: bool,
+    context: Context,
 ) -> list[AlterConfigsResourceResponse]:
     named = Counter((resource.resource_type, resource.resource_name) for resource, _ in changes)
     responses = []
     for resource, change in changes:
+        await context.turn.pause()
         code, message = ErrorCode.NONE, None
         try:
             if named[resource.resource_type, resource.resource_name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "the request names this resource twice")
             await _alter(broker, resource, change, validate_only)
+            if not validate_only:
+                # A change may remove data: retention, compaction, unclean elections.
+                log.info("settings of %s, asked by %s", _shown(resource), context.sender)
         except InvalidSetting as wrong:
             code, message = ErrorCode.INVALID_CONFIG, str(wrong)
         except CONTROLLER_ERRORS as error:
@@ -215,6 +231,19 @@ async def _alter(broker: Broker, resource: Resource, change: Change, validate_on
             ErrorCode.INVALID_REQUEST,
             f"only topics and brokers have settings, not type {resource.resource_type}",
         )
+
+
+def _shown(resource: Resource) -> str:
+    """A resource and its changes for the log, without secrets."""
+    changes = []
+    for config in resource.configs:
+        operation = getattr(config, "config_operation", SET)
+        value = "…" if is_secret(config.name) else config.value
+        sign = " deleted" if operation == REMOVE else f"{_SIGNS[operation]}{value}"
+        changes.append(f"{config.name}{sign}")
+    kind = "topic" if resource.resource_type == TOPIC else "broker"
+    name = in_one_line([resource.resource_name or "(all)"])
+    return f"{kind} {name}: {in_one_line(changes)}"
 
 
 def _replacing(resource: AlterConfigsResource) -> Change:

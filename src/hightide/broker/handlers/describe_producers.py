@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hightide.broker.handlers.request_context import Context
+from hightide.broker.network.turn import Steps
 from hightide.core.partition.producer_state import ProducerState
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages import transactions as messages
@@ -26,21 +27,18 @@ if TYPE_CHECKING:
 
 def describe_producers(
     broker: Broker, request: DescribeProducersRequest, _context: Context
-) -> DescribeProducersResponse:
-    return DescribeProducersResponse(
-        topics=[
-            TopicResponse(
-                name=topic.name,
-                partitions=[
-                    _describe(broker, topic.name, index) for index in topic.partition_indexes
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
+) -> Steps[DescribeProducersResponse]:
+    topics = []
+    for topic in request.topics:
+        partitions = []
+        for index in topic.partition_indexes:
+            partitions.append((yield from _describe(broker, topic.name, index)))
+        topics.append(TopicResponse(name=topic.name, partitions=partitions))
+    return DescribeProducersResponse(topics=topics)
 
 
-def _describe(broker: Broker, topic: str, partition: int) -> PartitionResponse:
+def _describe(broker: Broker, topic: str, partition: int) -> Steps[PartitionResponse]:
+    yield
     replica = broker.replica_manager.get(topic.encode(), partition)
     if replica is None or replica.leader is None:
         code = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -52,12 +50,11 @@ def _describe(broker: Broker, topic: str, partition: int) -> PartitionResponse:
             error_message=code.meaning,
             active_producers=[],
         )
-    return PartitionResponse(
-        partition_index=partition,
-        active_producers=[
-            _producer(producer_id, state) for producer_id, state in replica.log.producers
-        ],
-    )
+    producers = []
+    for producer_id, state in list(replica.log.producers):
+        producers.append(_producer(producer_id, state))
+        yield
+    return PartitionResponse(partition_index=partition, active_producers=producers)
 
 
 def _producer(producer_id: int, state: ProducerState) -> messages.ProducerState:

@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from hightide import __version__
 from hightide.broker.handlers.request_context import Context
+from hightide.broker.network.turn import Steps
 from hightide.core.metadata.image import published_partition
 from hightide.core.partition.follower_progress import Progress
 from hightide.core.partition.leader import Leader
 from hightide.wire.messages.replicas import (
+    DepartedBroker,
     DescribedReplica,
     DescribedTopic,
     DescribeReplicasRequest,
@@ -28,17 +31,31 @@ WAITS, LEADS, FOLLOWS = 0, 1, 2
 
 
 def describe_replicas(
-    broker: Broker, request: DescribeReplicasRequest, _context: Context
-) -> DescribeReplicasResponse:
+    broker: Broker, request: DescribeReplicasRequest, context: Context
+) -> Steps[DescribeReplicasResponse]:
     now_ms = broker.monotonic_ms()
     topics: dict[str, DescribedTopic] = {}
-    for replica in _requested(broker, request):
+    for replica in list(_requested(broker, request)):
+        yield
         topic = topics.setdefault(
             replica.topic,
             DescribedTopic(name=replica.topic, topic_id=replica.topic_id, partitions=[]),
         )
         topic.partitions.append(_described(replica, now_ms))
-    return DescribeReplicasResponse(topics=list(topics.values()))
+    departed = broker.metadata_image.departed.endpoints(context.connection.listener)
+    return DescribeReplicasResponse(
+        topics=list(topics.values()),
+        software_version=__version__,
+        departed=[
+            DepartedBroker(
+                broker_id=broker_id,
+                host=endpoint.host if endpoint else "",
+                port=endpoint.port if endpoint else 0,
+                last_seen_ms=broker.now_ms() - (now_ms - at_ms),
+            )
+            for broker_id, endpoint, at_ms in departed
+        ],
+    )
 
 
 def _requested(broker: Broker, request: DescribeReplicasRequest) -> Iterator[Replica]:

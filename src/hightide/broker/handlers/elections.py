@@ -19,6 +19,7 @@ REQUEST_TIMED_OUT                ZooKeeper is unreachable
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from hightide.broker.controller.controller_errors import CONTROLLER_ERRORS, kafka_error
@@ -38,6 +39,8 @@ from hightide.wire.messages.replicas import (
 if TYPE_CHECKING:
     from hightide.broker.broker import Broker
 
+log = logging.getLogger(__name__)
+
 
 async def elect_leaders(
     broker: Broker, request: ElectLeadersRequest, context: Context
@@ -48,9 +51,13 @@ async def elect_leaders(
             (topic.topic, index) for topic in request.topic_partitions for index in topic.partitions
         ]
     try:
+        kind = _kind(request.election_type)
         decisions = await broker.controller.elect_leaders(
-            _kind(request.election_type), partitions, timeout_ms=request.timeout_ms
+            kind, partitions, timeout_ms=request.timeout_ms
         )
+        elected = sum(decision.error == ErrorCode.NONE for decision in decisions.values())
+        if kind == ElectionKind.UNCLEAN and elected:  # records may be lost
+            log.info("unclean elections of %d leaders, asked by %s", elected, context.sender)
     except CONTROLLER_ERRORS as error:
         failure = kafka_error(error)
         decisions = dict.fromkeys(partitions or (), Decision(failure.code, detail=failure.detail))
@@ -82,7 +89,7 @@ def _results(decisions: dict[Partition, Decision]) -> list[ReplicaElectionResult
 
 
 async def resign_controller(
-    broker: Broker, _request: ResignControllerRequest, _context: Context
+    broker: Broker, _request: ResignControllerRequest, context: Context
 ) -> ResignControllerResponse:
     try:
         controller_id = await _resign(broker)
@@ -91,6 +98,7 @@ async def resign_controller(
         return ResignControllerResponse(
             error_code=failure.code, error_message=failure.detail or None, controller_id=NO_BROKER
         )
+    log.info("broker %d is the controller; asked by %s", controller_id, context.sender)
     return ResignControllerResponse(controller_id=controller_id)
 
 

@@ -8,7 +8,8 @@ OFFSET_OUT_OF_RANGE                            below the log start or above the 
 KAFKA_STORAGE_ERROR                            the log cannot be read here
 CORRUPT_MESSAGE                                the records are damaged, without another copy
 Errors for the whole request: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH,
-FETCH_SESSION_TOPIC_ID_ERROR.
+FETCH_SESSION_TOPIC_ID_ERROR, and CLUSTER_AUTHORIZATION_FAILED for a replica id on a connection that
+has not proved to be that broker's.
 
 A consumer reads below the high watermark, from the leader or, if it names its rack, from any
 replica.  A read_committed consumer reads below the last stable offset, and its response lists the
@@ -27,13 +28,16 @@ from typing import TYPE_CHECKING
 
 from hightide.broker.handlers.fetch_plan import FetchPlan, check_epoch, find_divergence, not_here
 from hightide.broker.handlers.follower_fetch import fetch_as_follower
+from hightide.broker.handlers.prove_broker import REFUSED
 from hightide.broker.network.connection import Connection
 from hightide.broker.network.fetch_sizing import LEAST_BYTES, PARTITION_BYTES, UNLIMITED
+from hightide.broker.network.turn import TURN_S
 from hightide.broker.replication.purgatory import DelayedFetch
 from hightide.broker.replication.replica import Replica
 from hightide.core.partition.fetch_session import INITIAL_EPOCH, Session, TopicPartition
 from hightide.core.partition.leader import Leader
-from hightide.wire.errors import ErrorCode, KafkaError, WireError
+from hightide.wire.errors import ErrorCode, KafkaError
+from hightide.wire.frame import decode_request_header
 from hightide.wire.hot import fetch_codec as hot
 from hightide.wire.hot import replica_fetch_codec
 from hightide.wire.hot.read_cursor import body_at
@@ -42,8 +46,10 @@ if TYPE_CHECKING:
     from hightide.broker.broker import Broker
 
 _HEAD = Struct(">hhi")  # api key, version, correlation id
-_MOST_PARTITIONS = 10_000
+_FEW_PARTITIONS = 64  # repeats among these cost little
+_REPLICA_PARTITIONS = 200_000  # in one fetch of another broker
 _READ_COMMITTED = 1
+_HAS_ERROR_CODE = 7  # from this version on a response has an error for the whole request
 _ANY_REPLICA = 11  # from this version on a consumer may read from followers
 _RACK_AWARE = "RackAwareReplicaSelector"
 
@@ -140,6 +146,7 @@ class ConsumerPlan(FetchPlan):
     """What a consumer's request gets."""
 
     __slots__ = (
+        "_ends_at",
         "_enough",
         "_from_leader_only",
         "_in_doubt",
@@ -156,6 +163,7 @@ class ConsumerPlan(FetchPlan):
         self._rack = (request.rack_id or b"").decode(errors="replace")
         self._read_committed = request.isolation_level == _READ_COMMITTED
         self._enough = enough
+        self._ends_at = broker.environment.clock_s() + TURN_S
         self._in_doubt = broker.replica_manager.in_doubt()
         self.left_out: TopicPartition | None = None
         """The first partition that has records but gets none, because there are enough bytes."""
@@ -209,7 +217,7 @@ class ConsumerPlan(FetchPlan):
             self.replicas.append(replica)
             if requested.fetch_offset == end_offset:
                 pass
-            elif self.byte_count >= self._enough:
+            elif self.byte_count >= self._enough or self._is_late:
                 self.left_out = self.left_out or (topic, requested.partition)
             else:
                 records = self.slice(replica, requested, end_offset)
@@ -226,6 +234,11 @@ class ConsumerPlan(FetchPlan):
             aborted,
             preferred,
         )
+
+    @property
+    def _is_late(self) -> bool:
+        """Whether the turn is over: partitions that have no records yet get theirs next time."""
+        return self.byte_count > 0 and self._broker.environment.clock_s() > self._ends_at
 
     def _preferred(self, leader: Leader, offset: int) -> int:
         """A replica in the consumer's rack if the leader is in another, or -1 (KIP-392)."""
@@ -254,6 +267,29 @@ def _merge_first_topic(topics: FetchedTopics) -> FetchedTopics:
     return topics
 
 
+def _once(topics: RequestedTopics) -> RequestedTopics:
+    """Name each partition once; of repeats, the last one counts, as in Kafka."""
+    if sum(len(requested) for _, requested in topics) <= _FEW_PARTITIONS:
+        return topics
+    merged: dict[bytes, dict[int, hot.RequestedPartition]] = {}
+    for topic, requested in topics:
+        partitions = merged.setdefault(topic, {})
+        for partition in requested:
+            partitions[partition.partition] = partition
+    return [(topic, list(partitions.values())) for topic, partitions in merged.items()]
+
+
+def _refuse_follower(version: int, correlation_id: int, request: hot.Fetch) -> list[hot.Part]:
+    """Refuse a fetch that claims to be a broker's: only brokers may say how far they are."""
+    if version >= _HAS_ERROR_CODE:
+        return hot.encode(correlation_id, version, [], error_code=REFUSED)
+    refused = [
+        (topic, [hot.FetchedPartition(partition.partition, REFUSED) for partition in requested])
+        for topic, requested in request.topics
+    ]
+    return hot.encode(correlation_id, version, refused)
+
+
 def fetch(
     broker: Broker, connection: Connection, buf: bytearray, view: memoryview, start: int, end: int
 ) -> list[hot.Part] | None:
@@ -264,11 +300,16 @@ def fetch(
     if version == replica_fetch_codec.VERSION:
         request = replica_fetch_codec.decode_request(buf, view, at, end)
     if request is None:
-        request = hot.decode(buf, view, at, end, version)
-        partition_count = sum(len(requested) for _, requested in request.topics)
-        if request.replica_id < 0 and partition_count > _MOST_PARTITIONS:
-            raise WireError(f"more than {_MOST_PARTITIONS} partitions in one Fetch")
+        is_broker = connection.peer_broker_id >= 0
+        room = _REPLICA_PARTITIONS if is_broker else broker.settings.request_max_names
+        request = hot.decode(buf, view, at, end, version, room)
+    if request.replica_id >= 0 and request.replica_id != connection.peer_broker_id:
+        client_id = decode_request_header(view[start:end])[0].client_id
+        broker.refusals.note(connection, client_id, f"a fetch as replica {request.replica_id}")
+        return _refuse_follower(version, correlation_id, request)
     session: Session | None = None
+    if request.session_id and broker.fetch_sessions.is_large(request.session_id):
+        connection.check_turn()
     if version >= 7:
         broker.fetch_sessions.hurry(request.session_id)
         try:
@@ -278,11 +319,14 @@ def fetch(
     if request.replica_id >= 0:
         return fetch_as_follower(broker, connection, version, correlation_id, request, session)
     connection.fetch_sizing.asked(broker.monotonic_s())
-    topics = request.topics if session is None else session.topics()
+    topics = _once(request.topics) if session is None else session.topics()
     consumer = ConsumerFetch(broker, connection, version, correlation_id, request, session, topics)
     may_wait = request.max_wait_ms > 0 and any(requested for _, requested in topics)
     response = consumer.respond(not may_wait)
     if isinstance(response, int):
-        consumer.park(response)
-        return None
+        if session is not None or broker.replica_manager.purgatory.has_room(consumer.replicas):
+            consumer.park(response)
+            return None
+        response = consumer.respond(True)
+        assert not isinstance(response, int)
     return response

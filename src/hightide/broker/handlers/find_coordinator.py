@@ -7,11 +7,11 @@ INVALID_REQUEST            the key is neither a group nor a transactional id
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from hightide.broker.coordinator_lookup import CoordinatorType, coordinator_of
 from hightide.broker.handlers.request_context import Context
+from hightide.broker.network.turn import gather_in_turns
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.groups import (
     Coordinator,
@@ -30,7 +30,8 @@ async def find_coordinator(
     broker: Broker, request: FindCoordinatorRequest, context: Context
 ) -> FindCoordinatorResponse:
     keys = request.coordinator_keys if context.version >= _SEVERAL_KEYS else [request.key]
-    found = await asyncio.gather(*(_find(broker, request.key_type, key, context) for key in keys))
+    work = (_find(broker, request.key_type, key, context) for key in keys)
+    found = await gather_in_turns(context.turn, work)
     if context.version >= _SEVERAL_KEYS:
         return FindCoordinatorResponse(coordinators=[*found])
     (only,) = found

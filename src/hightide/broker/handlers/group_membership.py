@@ -12,11 +12,13 @@ UNSUPPORTED_VERSION           group.coordinator.rebalance.protocols does not nam
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import logging
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from hightide.broker.groups.group_partition import GroupPartition
-from hightide.broker.handlers.request_context import Context
+from hightide.broker.handlers.request_context import Context, in_one_line
+from hightide.broker.network.turn import Steps
 from hightide.core.groups import responses
 from hightide.core.groups.administration import GROUP_ID_NOT_FOUND_VERSION
 from hightide.core.groups.turn import Client
@@ -51,6 +53,8 @@ from hightide.wire.messages.groups import (
 if TYPE_CHECKING:
     from hightide.broker.broker import Broker
 
+log = logging.getLogger(__name__)
+
 # From this version of ConsumerGroupHeartbeat on a member chooses its id.
 _MEMBER_CHOOSES_ID = 1
 
@@ -84,16 +88,33 @@ def join_group(
     if not request.group_id:
         return refuse(ErrorCode.INVALID_GROUP_ID)
     client, version = client_of(context), context.version
-    answer: JoinGroupResponse | Coroutine[Any, Any, JoinGroupResponse] = answered(
-        broker.groups.ask(
+
+    def ask() -> Any:
+        return broker.groups.ask(
             request.group_id,
             lambda coordinator, ticket, now_ms: coordinator.join_asked(
                 ticket, request, version, client, now_ms
             ),
             refuse,
         )
-    )
+
+    answer: JoinGroupResponse | Coroutine[Any, Any, JoinGroupResponse]
+    answer = _matched(broker, request.group_id, None, context, ask)
     return answer
+
+
+def _matched(
+    broker: Broker,
+    group_id: str,
+    expression: str | None,
+    context: Context,
+    ask: Callable[[], Any],
+) -> Any:
+    """Ask the coordinator when the expressions that it needs are matched with all topics."""
+    expressions = broker.groups.unmatched(group_id, expression)
+    if not expressions:
+        return answered(ask())
+    return broker.groups.ask_matched(expressions, context.turn.usage, ask)
 
 
 def sync_group(
@@ -157,9 +178,9 @@ def consumer_group_heartbeat(
     if not request.member_id and context.version >= _MEMBER_CHOOSES_ID:
         return _no_consumer_heartbeat(ErrorCode.INVALID_REQUEST)
     client = client_of(context)
-    answer: ConsumerGroupHeartbeatResponse | Coroutine[Any, Any, ConsumerGroupHeartbeatResponse]
-    answer = answered(
-        broker.groups.ask(
+
+    def ask() -> Any:
+        return broker.groups.ask(
             request.group_id,
             lambda coordinator, ticket, now_ms: coordinator.consumer_heartbeat_asked(
                 ticket, request, client, now_ms
@@ -167,7 +188,9 @@ def consumer_group_heartbeat(
             _no_consumer_heartbeat,
             broker.settings.offsets_commit_timeout_ms,
         )
-    )
+
+    answer: ConsumerGroupHeartbeatResponse | Coroutine[Any, Any, ConsumerGroupHeartbeatResponse]
+    answer = _matched(broker, request.group_id, request.subscribed_topic_regex, context, ask)
     return answer
 
 
@@ -184,8 +207,11 @@ def _serves_consumer_groups(broker: Broker) -> bool:
 
 def describe_groups(
     broker: Broker, request: DescribeGroupsRequest, context: Context
-) -> DescribeGroupsResponse:
-    groups = [_described(broker, group_id, context.version) for group_id in request.groups]
+) -> Steps[DescribeGroupsResponse]:
+    groups = []
+    for group_id in request.groups:
+        yield
+        groups.append(_described(broker, group_id, context.version))
     if request.include_authorized_operations:
         for group in groups:
             if group.error_code == ErrorCode.NONE:
@@ -210,8 +236,11 @@ def _described(broker: Broker, group_id: str, version: int) -> DescribedGroup:
 
 def consumer_group_describe(
     broker: Broker, request: ConsumerGroupDescribeRequest, _context: Context
-) -> ConsumerGroupDescribeResponse:
-    groups = [_described_consumers(broker, group_id) for group_id in request.group_ids]
+) -> Steps[ConsumerGroupDescribeResponse]:
+    groups = []
+    for group_id in request.group_ids:
+        yield
+        groups.append(_described_consumers(broker, group_id))
     if request.include_authorized_operations:
         for group in groups:
             if group.error_code == ErrorCode.NONE:
@@ -240,10 +269,11 @@ def _described_consumers(broker: Broker, group_id: str) -> DescribedConsumerGrou
 
 def list_groups(
     broker: Broker, request: ListGroupsRequest, _context: Context
-) -> ListGroupsResponse:
+) -> Steps[ListGroupsResponse]:
     """List the groups that this broker coordinates; a client asks all brokers."""
     groups: list[ListedGroup] = []
-    for partition in broker.groups:
+    for partition in list(broker.groups):
+        yield
         if partition.refusal is not ErrorCode.NONE:
             return ListGroupsResponse(error_code=partition.refusal, groups=[])
         groups += partition.coordinator.administration.listed(request)
@@ -254,7 +284,7 @@ def list_groups(
 
 
 async def delete_groups(
-    broker: Broker, request: DeleteGroupsRequest, _context: Context
+    broker: Broker, request: DeleteGroupsRequest, context: Context
 ) -> DeleteGroupsResponse:
     results: dict[str, DeletableGroupResult] = {}
     by_partition: dict[GroupPartition, list[str]] = {}
@@ -268,6 +298,12 @@ async def delete_groups(
     deletions = [_delete(partition, ids, timeout_ms) for partition, ids in by_partition.items()]
     for response in await asyncio.gather(*deletions):
         results.update({result.group_id: result for result in response.results})
+        deleted = [result.group_id for result in response.results if not result.error_code]
+        if deleted:
+            log.info(
+                "%d groups deleted, asked by %s: %s",
+                *(len(deleted), context.sender, in_one_line(deleted)),
+            )
     return DeleteGroupsResponse(
         results=[results[group_id] for group_id in dict.fromkeys(request.groups_names)]
     )

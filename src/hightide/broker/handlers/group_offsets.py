@@ -11,10 +11,12 @@ NOT_COORDINATOR               another broker coordinates the group
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hightide.broker.handlers.request_context import Context
+from hightide.broker.handlers.request_context import Context, in_one_line
+from hightide.broker.network.turn import Steps
 from hightide.core.groups import offset_requests
 from hightide.core.groups.offset_requests import CommitRequest
 from hightide.core.groups.offsets import TopicPartition
@@ -37,6 +39,8 @@ from hightide.wire.messages.transactions import TxnOffsetCommitRequest, TxnOffse
 
 if TYPE_CHECKING:
     from hightide.broker.broker import Broker
+
+log = logging.getLogger(__name__)
 
 _SEVERAL_GROUPS = 8
 _REQUEST_ERROR = 2
@@ -146,10 +150,13 @@ def merged(request: CommitRequest, response: Any, unknown: set[TopicPartition]) 
 
 def offset_fetch(
     broker: Broker, request: OffsetFetchRequest, context: Context
-) -> OffsetFetchResponse:
+) -> Steps[OffsetFetchResponse]:
     is_stable = request.require_stable
     if context.version >= _SEVERAL_GROUPS:
-        groups = [_fetch(broker, group, require_stable=is_stable) for group in request.groups]
+        groups = []
+        for group in request.groups:
+            yield
+            groups.append(_fetch(broker, group, require_stable=is_stable))
         return OffsetFetchResponse(groups=groups)
     topics = None
     if request.topics is not None:
@@ -215,7 +222,7 @@ def _refused(request: OffsetFetchRequest, error: int) -> list[OffsetFetchRespons
 
 
 async def offset_delete(
-    broker: Broker, request: OffsetDeleteRequest, _context: Context
+    broker: Broker, request: OffsetDeleteRequest, context: Context
 ) -> OffsetDeleteResponse:
     if not request.group_id:
         return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID, topics=[])
@@ -230,6 +237,12 @@ async def offset_delete(
         broker.settings.offsets_commit_timeout_ms,
     )
     response: OffsetDeleteResponse = await answer if isinstance(answer, asyncio.Future) else answer
+    if response.error_code == ErrorCode.NONE:
+        topics = [topic.name for topic in rest.topics]
+        log.info(
+            "group %s: offsets of %d topics deleted, asked by %s: %s",
+            *(in_one_line([request.group_id]), len(topics), context.sender, in_one_line(topics)),
+        )
     if not unknown or response.error_code != ErrorCode.NONE:
         return response
     return _deleted_topics(request, response, unknown)

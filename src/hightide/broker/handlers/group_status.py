@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hightide.broker.handlers.request_context import Context
+from hightide.broker.network.turn import Steps
 from hightide.core.groups.classic.classic_group import ClassicGroup
 from hightide.core.groups.group_coordinator import GroupCoordinator
 from hightide.core.groups.offsets import CommittedOffset, TopicPartition
@@ -33,8 +34,12 @@ if TYPE_CHECKING:
 
 def group_status(
     broker: Broker, request: GroupStatusRequest, _context: Context
-) -> GroupStatusResponse:
-    return GroupStatusResponse(groups=[_status(broker, group_id) for group_id in request.group_ids])
+) -> Steps[GroupStatusResponse]:
+    groups = []
+    for group_id in request.group_ids:
+        yield
+        groups.append(_status(broker, group_id))
+    return GroupStatusResponse(groups=groups)
 
 
 def _status(broker: Broker, group_id: str) -> GroupStatus:

@@ -4,8 +4,10 @@ A broker takes ids from ZooKeeper in blocks, so that no two producers of a clust
 id.  For a transactional id its coordinator decides: it returns a new producer epoch, and fences the
 producer that had the previous one.
 
-INVALID_REQUEST              a producer id without its epoch, or an epoch without its id; or an
-                             empty transactional id
+INVALID_REQUEST              a producer id without its epoch, or an epoch without its id; or a
+                             transactional id that is empty, or new and too long
+POLICY_VIOLATION             the transactional id is new, and the broker has
+                             transactional.id.max.count of them
 COORDINATOR_NOT_AVAILABLE    the coordinator's record could not be written, or is not committed yet
 COORDINATOR_LOAD_IN_PROGRESS ZooKeeper gives no block of ids; or the coordinator reads its log
 INVALID_TRANSACTION_TIMEOUT  no timeout, or more than transaction.max.timeout.ms

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from hightide.broker.handlers.request_context import Context
+from hightide.broker.network.turn import Steps
 from hightide.log.disk import Disk, DiskFailed
 from hightide.log.log import Log
 from hightide.wire.errors import ErrorCode
@@ -24,18 +25,22 @@ if TYPE_CHECKING:
 
 def describe_log_dirs(
     broker: Broker, request: DescribeLogDirsRequest, _context: Context
-) -> DescribeLogDirsResponse:
+) -> Steps[DescribeLogDirsResponse]:
     requested = None
     if request.topics is not None:
         requested = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
     logs: dict[Disk, list[Log]] = {disk: [] for disk in broker.log_manager.disks}
-    for key, log in broker.log_manager.logs.items():
+    for key, log in list(broker.log_manager.logs.items()):
+        yield
         if requested is None or key in requested:
             logs[log.disk].append(log)
-    return DescribeLogDirsResponse(results=[_describe(disk, found) for disk, found in logs.items()])
+    results = []
+    for disk, found in logs.items():
+        results.append((yield from _describe(disk, found)))
+    return DescribeLogDirsResponse(results=results)
 
 
-def _describe(disk: Disk, logs: Iterable[Log]) -> DescribeLogDirsResult:
+def _describe(disk: Disk, logs: Iterable[Log]) -> Steps[DescribeLogDirsResult]:
     code = ErrorCode.NONE
     total_bytes = usable_bytes = -1
     try:
@@ -44,6 +49,7 @@ def _describe(disk: Disk, logs: Iterable[Log]) -> DescribeLogDirsResult:
         code = error.code
     topics: dict[str, list[DescribeLogDirsPartition]] = defaultdict(list)
     for log in logs:
+        yield
         topics[log.topic].append(
             DescribeLogDirsPartition(
                 partition_index=log.partition,

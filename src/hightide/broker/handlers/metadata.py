@@ -15,6 +15,7 @@ from hightide.broker.controller.controller_errors import CONTROLLER_ERRORS, kafk
 from hightide.broker.controller.topic_changes import default_counts
 from hightide.broker.handlers.request_context import Context
 from hightide.broker.metadata_cache import BrokerAddress
+from hightide.broker.network.turn import Steps
 from hightide.core.controller.placement import place
 from hightide.core.metadata import topic_names as rules
 from hightide.core.metadata.image import MetadataImage, Topic
@@ -43,9 +44,10 @@ if TYPE_CHECKING:
     from hightide.broker.broker import Broker
 
 _NO_ID = uuid.UUID(int=0)
+_TOPIC_IDS = 12  # from this version on a request may name topics by id
 _NOT_ASKED = -(2**31)
 _BROKER_ENDPOINTS = 1
-_CREATION_S = 5.0  # how long a request waits for a topic that it creates
+_CREATION_S = 5.0  # how long a request creates topics and waits for them
 _POLL_S = 0.005
 
 # Every operation that a resource has: there is no authorization yet.
@@ -75,10 +77,20 @@ async def metadata(broker: Broker, request: MetadataRequest, context: Context) -
     topics = request.topics
     # Version 0 has no null: an empty array means all topics.
     if topics is None or (context.version == 0 and not topics):
-        found = [_known(broker, topic, request) for topic in broker.metadata]
+        found = []
+        for topic in list(broker.metadata):
+            found.append(_known(broker, topic, request))
+            await context.turn.pause()
     else:
-        creates = request.allow_auto_topic_creation or context.version < 4
-        found = [await _find(broker, topic, request, creates) for topic in topics]
+        creation = _AutoCreation(broker, request, context)
+        found = []
+        for requested in topics:
+            if context.version < _TOPIC_IDS and requested.topic_id != _NO_ID:
+                error = ErrorCode.INVALID_REQUEST
+                found.append(_missing(requested.name or "", requested.topic_id, error))
+                continue
+            found.append(await _find(broker, requested, request, creation))
+            await context.turn.pause()
     if context.version < 10:
         # An old version cannot name a topic that is requested by id.
         found = [topic for topic in found if topic.name is not None]
@@ -99,7 +111,10 @@ async def metadata(broker: Broker, request: MetadataRequest, context: Context) -
 
 
 async def _find(
-    broker: Broker, requested: MetadataRequestTopic, request: MetadataRequest, creates: bool
+    broker: Broker,
+    requested: MetadataRequestTopic,
+    request: MetadataRequest,
+    creation: _AutoCreation,
 ) -> MetadataResponseTopic:
     # Java's consumer sends an id with an empty name instead of a null name.
     if requested.name is None or requested.topic_id != _NO_ID:
@@ -110,20 +125,45 @@ async def _find(
     topic = broker.metadata.get(requested.name)
     if topic is None:
         try:
-            topic = await _create(broker, requested.name, creates)
+            topic = await creation.create(requested.name)
         except CONTROLLER_ERRORS as error:
             return _missing(requested.name, _NO_ID, kafka_error(error).code)
     return _known(broker, topic, request)
 
 
-async def _create(broker: Broker, name: str, creates: bool) -> Topic:
-    rules.check_name(name)
-    settings = broker.settings
-    if not (creates and settings.auto_create_topics_enable) or name in rules.INTERNAL_TOPICS:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+class _AutoCreation:
+    """The automatic creation of topics by one request.
+
+    A request creates at most auto.create.topics.max.per.request topics, for five seconds, and none
+    once its connection is closed.  The other unknown topics get LEADER_NOT_AVAILABLE, and the
+    client asks again.
+    """
+
+    def __init__(self, broker: Broker, request: MetadataRequest, context: Context) -> None:
+        settings = broker.settings
+        creates = request.allow_auto_topic_creation or context.version < 4
+        self._broker = broker
+        self._connection = context.connection
+        self._is_enabled = creates and settings.auto_create_topics_enable
+        self._left = settings.auto_create_topics_max_per_request
+        self._loop = asyncio.get_running_loop()
+        self._deadline_s = self._loop.time() + _CREATION_S
+
+    async def create(self, name: str) -> Topic:
+        rules.check_name(name)
+        if not self._is_enabled or name in rules.INTERNAL_TOPICS:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        is_late = self._loop.time() >= self._deadline_s
+        if not self._left or is_late or self._connection.is_closed:
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)
+        self._left -= 1
+        return await _create(self._broker, name, self._deadline_s)
+
+
+async def _create(broker: Broker, name: str, deadline_s: float) -> Topic:
     racks, random = broker.metadata.racks, broker.environment.random
     first = random.randrange(len(racks))
-    count, factor = default_counts(settings, name, len(racks))
+    count, factor = default_counts(broker.settings, name, len(racks))
     assignment = place(racks, count, factor, first)
     # Any broker may create a topic; the controller elects its leaders and publishes them.
     try:
@@ -133,8 +173,7 @@ async def _create(broker: Broker, name: str, creates: bool) -> Topic:
         if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
             raise
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + _CREATION_S
-    while loop.time() < deadline:
+    while loop.time() < deadline_s:
         topic = broker.metadata.get(name)
         if topic is not None:
             return topic
@@ -211,7 +250,7 @@ def _describe_broker(address: BrokerAddress) -> DescribeClusterBroker:
 
 def describe_topic_partitions(
     broker: Broker, request: DescribeTopicPartitionsRequest, _context: Context
-) -> DescribeTopicPartitionsResponse:
+) -> Steps[DescribeTopicPartitionsResponse]:
     """Describe the partitions of the given topics, or of all, one page in the order of names.
 
     `next_cursor` is the first partition of the next page; the next request sends it back.
@@ -226,6 +265,7 @@ def describe_topic_partitions(
     room = max(1, min(request.response_partition_limit, limit))
     response = DescribeTopicPartitionsResponse(topics=[])
     for name in names:
+        yield
         topic = broker.metadata.get(name)
         if topic is None:
             response.topics.append(_unknown_topic(name))

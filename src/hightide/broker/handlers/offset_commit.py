@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from hightide.broker.handlers.group_offsets import merged, unknown_partitions, without
 from hightide.broker.network.connection import COMMITTING, Connection, Slot
+from hightide.broker.network.request_names import check_names
 from hightide.core.groups import offset_requests
 from hightide.core.groups.offsets import TopicPartition
 from hightide.wire.codec import decode
@@ -37,6 +38,8 @@ log = logging.getLogger(__name__)
 LOWEST, HIGHEST = api_of(OffsetCommitRequest).versions
 _FLEXIBLE = api_of(OffsetCommitRequest).flexible
 _HEAD = Struct(">hhi")  # api key, version, correlation id
+_KEY = 8
+_OBJECTS = 4  # at most, of what is decoded for a name
 
 
 class _PendingCommit:
@@ -96,7 +99,11 @@ def offset_commit(
     """Handle the request in buf[start:end]; return the response, or None if it comes later."""
     _, version, correlation_id = _HEAD.unpack_from(buf, start)
     at = body_at(buf, start, end, version >= _FLEXIBLE)
-    request = decode(OffsetCommitRequest, view[at:end], version, exact=False)
+    limit = broker.settings.request_max_names
+    budget = _OBJECTS * limit
+    request = decode(OffsetCommitRequest, view[at:end], version, exact=False, budget=budget)
+    if end - at > limit:  # a name takes more bytes than one
+        check_names(request, _KEY, limit)
     unknown = unknown_partitions(broker, request)
     rest = without(request, unknown) if unknown else request
     pending = _PendingCommit(connection, correlation_id, version, request, rest, unknown)

@@ -26,6 +26,10 @@ Before the first batch of a transaction is appended to a partition, the transact
 confirm the transaction (`broker/transactions/partition_verifier.py`).  The whole request waits for
 that, and is then served again from its beginning.  Later batches find the transaction open in the
 partition and do not wait.
+
+The records of every batch are checked before it is appended.  That is done at once for small
+batches; a request with large ones waits for a thread (`broker/record_checks.py`) and is then served
+again.
 """
 
 from __future__ import annotations
@@ -34,7 +38,9 @@ from collections.abc import Iterator, Mapping
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from hightide.broker.network.connection import VERIFYING, Connection, NotYet
+from hightide.broker.network.connection import CHECKING, VERIFYING, Connection, NotYet
+from hightide.broker.network.turn import Turn
+from hightide.broker.record_checks import UncheckedBatch
 from hightide.broker.replication.purgatory import (
     DelayedBatch,
     DelayedProduce,
@@ -45,16 +51,24 @@ from hightide.broker.replication.replica import Replica
 from hightide.broker.transactions.partition_verifier import Unverified
 from hightide.core.transactions.transaction import Producer
 from hightide.core.transactions.verification import VerificationGuard, produce_error
+from hightide.log.batch_validation import (
+    INLINE_PLAIN_BYTES,
+    PLAIN_ATTRIBUTES,
+    CheckedBatch,
+    NotInline,
+    check_inline,
+)
 from hightide.log.disk import DiskFailed
 from hightide.wire.batch import (
     ATTRIBUTES_AT,
+    CODEC_MASK,
     HEADER,
     HEADER_BYTES,
     TRANSACTIONAL_FLAG,
     BatchHeader,
 )
 from hightide.wire.crc import crc32c
-from hightide.wire.errors import ErrorCode, KafkaError, WireError
+from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.hot import produce_codec as hot
 from hightide.wire.hot.read_cursor import body_at
 
@@ -64,8 +78,8 @@ if TYPE_CHECKING:
 _HEAD = Struct(">hhi")  # api key, version, correlation id
 _LENGTH = Struct(">i")
 _PRODUCER_ID = Struct(">q")
-_MOST_PARTITIONS = 10_000
 _MOST_SHAPES = 10_000
+_FEW_PARTITIONS = 64  # more may need several turns
 _ALL = -1
 _FLAGS_AT = ATTRIBUTES_AT + 1  # the low byte of a batch's attributes, which holds its flags
 _PRODUCER_ID_AT = 43
@@ -77,6 +91,14 @@ _TransactionalBatch = tuple[bytes, hot.PartitionRecords, BatchHeader]
 
 _NO_VERDICTS: Verdicts = {}
 
+Checks = dict[int, CheckedBatch | KafkaError]
+"""Batches whose records have been checked, by their position in the request, or their errors."""
+
+Waits = list[tuple[Replica, int, hot.ProducedPartition]]
+"""The replicas that were written to, the end offset in each, and its part of the response."""
+
+_MOST_INLINE = 4  # compressed batches of one request that are checked on the event loop
+
 # After these errors a producer sends the batch again, in the same epoch.
 _SENT_AGAIN = frozenset(
     {
@@ -85,6 +107,16 @@ _SENT_AGAIN = frozenset(
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
     }
 )
+
+
+class Progress(NamedTuple):
+    """What is known of a request that has been checked, and what of it has been appended."""
+
+    whole_error: KafkaError | None
+    checks: Checks
+    verdicts: Verdicts
+    waits: Waits
+    appended: list[hot.ProducedPartition]
 
 
 class Shape(NamedTuple):
@@ -125,7 +157,7 @@ def produce(
     _, version, correlation_id = _HEAD.unpack_from(buf, start)
     at = start + connection.produce_prefix
     shape: Shape | None = broker.shapes.by_version[version].get(bytes(view[start + 8 : at]))
-    if shape is not None and at + HEADER_BYTES < end:
+    if shape is not None and at + HEADER_BYTES < end and not connection.checked:
         # The records' length, then the records, then nothing (three empty tag sections).
         if version >= hot.FLEXIBLE:
             length = buf[at]
@@ -154,14 +186,14 @@ def produce(
                 not buf[at + _FLAGS_AT] & TRANSACTIONAL_FLAG or _is_open(shape, connection, buf, at)
             )
         ):
-            replica, acks = shape.replica, shape.acks
-            log_ = replica.log
+            replica, acks, log_ = shape.replica, shape.acks, shape.replica.log
             now_ms = broker.now_ms()
             waits: Waits = []
-            context = ProduceContext(connection, correlation_id, version, acks, shape.timeout_ms)
             try:
                 _check_writable(broker, replica, acks)
                 base, end_offset, time_ms = replica.append(buf, view, at, stop, now_ms)
+            except NotInline:
+                return _produce(broker, connection, buf, view, start, end)
             except KafkaError as error:
                 result = _refusal(replica, replica.partition, error, buf, at, stop, now_ms)
             else:
@@ -173,11 +205,12 @@ def produce(
                 result = hot.ProducedPartition(
                     replica.partition, 0, base, time_ms, log_.start_offset
                 )
-                if is_flushed:
-                    delayed = DelayedBatch(context, replica.topic, result, shape.template)
-                    replica.purgatory.when_committed(end_offset, delayed)
-                    return None
                 waits.append((replica, end_offset, result))
+            context = ProduceContext(connection, correlation_id, version, acks, shape.timeout_ms)
+            if waits and log_.end_offset < log_.flush_at:
+                delayed = DelayedBatch(context, replica.topic, result, shape.template)
+                replica.purgatory.when_committed(end_offset, delayed)
+                return None
             return _respond(broker, context, [(replica.topic.encode(), [result])], waits)
     return _produce(broker, connection, buf, view, start, end)
 
@@ -197,33 +230,49 @@ def _produce(
     """Serve any Produce, of any number of partitions."""
     _, version, correlation_id = _HEAD.unpack_from(buf, start)
     at = body_at(buf, start, end, version >= hot.FLEXIBLE)
-    request = hot.decode(buf, view, at, end, version)
-    if sum(len(partitions) for _, partitions in request.topics) > _MOST_PARTITIONS:
-        raise WireError(f"more than {_MOST_PARTITIONS} partitions in one Produce")
-    whole_error = _check_acks(request)
-    verdicts = _NO_VERDICTS
-    if whole_error is None:
-        try:
-            verdicts = _verify(broker, connection, request, buf, view)
-        except KafkaError as error:
-            whole_error = error
+    request = hot.decode(buf, view, at, end, version, broker.settings.request_max_names)
+    progress: Progress | None = connection.produced
+    connection.produced = None
+    if progress is None:
+        progress = _begin(broker, connection, request, buf, view, start)
+    whole_error, checks, verdicts, waits, before = progress
     now_ms = broker.now_ms()
-    waits: Waits = []
+    done = len(before)
+    is_large = sum(len(partitions) for _, partitions in request.topics) > _FEW_PARTITIONS
+    turn = Turn(connection.turns, connection.usage) if is_large else None
     results: ProduceResults = []
     for name, partitions in request.topics:
-        appended = []
+        appended: list[hot.ProducedPartition] = []
         for records in partitions:
+            if done:
+                done -= 1
+                appended.append(before[-done - 1])
+                continue
+            if turn is not None and turn.is_over:
+                # The rest is appended when other connections have had a turn.
+                appended_now = _flat([*results, (name, appended)])
+                connection.produced = progress._replace(appended=appended_now)
+                turn.count()
+                raise NotYet(connection.rest())
             index = records.partition
             replica = broker.replica_manager.get(name, index)
             try:
                 if whole_error is not None:
-                    raise whole_error
+                    raise whole_error.copied()
                 replica = _check_leads(broker, replica, name, index)
                 _check_writable(broker, replica, request.acks)
                 guard = _guard_for(verdicts, replica, version)
+                checked = checks.get(records.start - start)
+                if isinstance(checked, KafkaError):
+                    raise checked.copied()
                 base, end_offset, time_ms = replica.append(
-                    buf, view, records.start, records.end, now_ms, guard
+                    buf, view, records.start, records.end, now_ms, guard, checked
                 )
+            except NotInline:
+                # The role or the topic's settings changed since the records were checked.
+                error = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "send the batch again")
+                at, stop = records.start, records.end
+                result = _refusal(replica, index, error, buf, at, stop, now_ms)
             except KafkaError as error:
                 at, stop = records.start, records.end
                 result = _refusal(replica, index, error, buf, at, stop, now_ms)
@@ -239,8 +288,30 @@ def _produce(
     return _respond(broker, context, results, waits)
 
 
-Waits = list[tuple[Replica, int, hot.ProducedPartition]]
-"""The replicas that were written to, the end offset in each, and its part of the response."""
+def _begin(
+    broker: Broker,
+    connection: Connection,
+    request: hot.Produce,
+    buf: bytearray,
+    view: memoryview,
+    start: int,
+) -> Progress:
+    """Check the request, its records and its transaction; NotYet if one of them takes time."""
+    whole_error = _check_acks(request)
+    verdicts = _NO_VERDICTS
+    checks: Checks = {}
+    if whole_error is None:
+        checks = _check_records(broker, connection, request, buf, view, start)
+        try:
+            verdicts = _verify(broker, connection, request, buf, view)
+        except KafkaError as error:
+            whole_error = error.copied()
+    connection.checked = {}
+    return Progress(whole_error, checks, verdicts, [], [])
+
+
+def _flat(results: ProduceResults) -> list[hot.ProducedPartition]:
+    return [partition for _, partitions in results for partition in partitions]
 
 
 def _check_leads(broker: Broker, replica: Replica | None, name: bytes, partition: int) -> Replica:
@@ -366,6 +437,70 @@ def _learn(
         request.transactional_id is not None,
     )
     broker.shapes.learn(version, bytes(view[start + 8 : at]), shape)
+
+
+# -- checked records ---------------------------------------------------------------------------
+
+
+def _check_records(
+    broker: Broker,
+    connection: Connection,
+    request: hot.Produce,
+    buf: bytearray,
+    view: memoryview,
+    start: int,
+) -> Checks:
+    """Return the batches of a request that `Log.append` need not check; NotYet if threads must
+    check some first.  Nothing of the request has been appended yet."""
+    checks = connection.checked
+    plain_bytes, inline = INLINE_PLAIN_BYTES, _MOST_INLINE
+    unchecked: list[UncheckedBatch] = []
+    for name, partitions in request.topics:
+        for records in partitions:
+            replica = broker.replica_manager.get(name, records.partition)
+            at, end = records.start, records.end
+            if replica is None or replica.leader is None or end - at < HEADER_BYTES:
+                continue
+            rules = replica.log.rules
+            codec = buf[at + _FLAGS_AT] & CODEC_MASK
+            if codec > PLAIN_ATTRIBUTES or not rules.needs_walk(codec):
+                continue
+            known = checks.get(at - start)
+            if known is not None:
+                if isinstance(known, KafkaError) or known.rules == rules:
+                    continue
+                del checks[at - start]  # the topic's settings have changed meanwhile
+            if codec == 0 and not rules.recompresses(codec) and end - at <= plain_bytes:
+                plain_bytes -= end - at
+                continue
+            if replica.is_internal or not _is_intact(buf, view, at, end, rules.max_message_bytes):
+                continue  # refused below
+            if inline:
+                inline -= 1
+                try:
+                    checks[at - start] = check_inline(buf, at, end, rules)
+                    continue
+                except KafkaError as error:
+                    checks[at - start] = error.copied()
+                    continue
+                except NotInline:
+                    pass
+            unchecked.append(UncheckedBatch(at - start, buf[at:end], rules))
+    if unchecked:
+        connection.checked = checks
+        broker.record_checks.start(connection, unchecked)
+        raise NotYet(CHECKING)
+    return checks
+
+
+def _is_intact(buf: bytearray, view: memoryview, start: int, end: int, max_bytes: int) -> bool:
+    """Whether a batch is worth looking into: `Log.append` will not refuse its header."""
+    header = BatchHeader._make(HEADER.unpack_from(buf, start))
+    return (
+        header.size == end - start <= max_bytes
+        and header.record_count == header.last_offset_delta + 1 > 0
+        and crc32c(view[start + ATTRIBUTES_AT : end]) == header.crc
+    )
 
 
 # -- transactional batches ---------------------------------------------------------------------

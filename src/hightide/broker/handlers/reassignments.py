@@ -9,10 +9,12 @@ NO_REASSIGNMENT_IN_PROGRESS     there is no reassignment to cancel
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from hightide.broker.controller.controller_errors import CONTROLLER_ERRORS, kafka_error
 from hightide.broker.handlers.request_context import Context
+from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.replicas import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -27,9 +29,11 @@ from hightide.wire.messages.replicas import (
 if TYPE_CHECKING:
     from hightide.broker.broker import Broker
 
+log = logging.getLogger(__name__)
+
 
 async def alter_partition_reassignments(
-    broker: Broker, request: AlterPartitionReassignmentsRequest, _context: Context
+    broker: Broker, request: AlterPartitionReassignmentsRequest, context: Context
 ) -> AlterPartitionReassignmentsResponse:
     targets = {
         (topic.name, partition.partition_index): (
@@ -51,6 +55,9 @@ async def alter_partition_reassignments(
             error_message=failure.detail or None,
             responses=[],
         )
+    accepted = sum(verdict.error == ErrorCode.NONE for verdict in verdicts.values())
+    if accepted:
+        log.info("reassignment of %d partitions, asked by %s", accepted, context.sender)
     topics: dict[str, list[ReassignablePartitionResponse]] = {}
     for name, index in targets:
         verdict = verdicts[name, index]

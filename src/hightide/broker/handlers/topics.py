@@ -20,7 +20,7 @@ The topics of a request run concurrently, so that a broker that hangs delays the
 
 from __future__ import annotations
 
-import asyncio
+import logging
 import uuid
 from collections import Counter
 from collections.abc import Coroutine
@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 from hightide.broker.controller.controller_errors import CONTROLLER_ERRORS, kafka_error
 from hightide.broker.controller.topic_changes import default_counts
 from hightide.broker.handlers.request_context import Context
+from hightide.broker.network.turn import gather_in_turns
 from hightide.core.controller.cluster_state import Topic
 from hightide.core.controller.controller import Controller
 from hightide.core.controller.placement import check_assignment
@@ -53,6 +54,8 @@ from hightide.wire.messages.topics import (
 
 if TYPE_CHECKING:
     from hightide.broker.broker import Broker
+
+log = logging.getLogger(__name__)
 
 _NO_ID = uuid.UUID(int=0)
 _MOST_PARTITIONS = 10_000
@@ -143,7 +146,7 @@ class _Creation:
 
 
 async def create_topics(
-    broker: Broker, request: CreateTopicsRequest, _context: Context
+    broker: Broker, request: CreateTopicsRequest, context: Context
 ) -> CreateTopicsResponse:
     named = Counter(topic.name for topic in request.topics)
     known = await _outcome(broker.controller.state_machine(timeout_ms=request.timeout_ms))
@@ -153,13 +156,14 @@ async def create_topics(
     results: dict[str, CreatableTopicResult] = {}
     begun: dict[str, Coroutine[Any, Any, CreatableTopicResult]] = {}
     for topic in request.topics:
+        await context.turn.pause()
         try:
             if named[topic.name] > 1:
                 raise _named_twice()
             begun[topic.name] = creation.begin(topic)
         except KafkaError as error:
             results[topic.name] = _refused(topic.name, error)
-    outcomes = await asyncio.gather(*map(_outcome, begun.values()))
+    outcomes = await gather_in_turns(context.turn, map(_outcome, begun.values()))
     for name, outcome in zip(begun, outcomes, strict=True):
         is_error = isinstance(outcome, KafkaError)
         results[name] = _refused(name, outcome) if is_error else outcome
@@ -254,6 +258,7 @@ async def delete_topics(
                     else ErrorCode.INVALID_REQUEST,
                     "delete.topic.enable is false",
                 )
+            log.info("topic %s: deletion asked by %s", name, context.sender)
             await broker.controller.delete_topic(name, timeout_ms=request.timeout_ms)
         except CONTROLLER_ERRORS as error:
             failure = kafka_error(error)
@@ -262,7 +267,7 @@ async def delete_topics(
             name=name, topic_id=topic_id, error_code=code, error_message=message
         )
 
-    results = await asyncio.gather(*(delete(*topic) for topic in topics))
+    results = await gather_in_turns(context.turn, (delete(*topic) for topic in topics))
     return DeleteTopicsResponse(responses=results)
 
 
@@ -284,7 +289,7 @@ def _named(known: Controller, name: str | None, topic_id: uuid.UUID) -> tuple[st
 
 
 async def create_partitions(
-    broker: Broker, request: CreatePartitionsRequest, _context: Context
+    broker: Broker, request: CreatePartitionsRequest, context: Context
 ) -> CreatePartitionsResponse:
     named = Counter(topic.name for topic in request.topics)
     known = await _outcome(broker.controller.state_machine(timeout_ms=request.timeout_ms))
@@ -300,7 +305,8 @@ async def create_partitions(
                 topic.name, assignment, timeout_ms=request.timeout_ms
             )
 
-    errors = await asyncio.gather(*(_error_of(grow(topic)) for topic in request.topics))
+    work = (_error_of(grow(topic)) for topic in request.topics)
+    errors = await gather_in_turns(context.turn, work)
     return CreatePartitionsResponse(
         results=[
             CreatePartitionsTopicResult(name=topic.name, error_code=code, error_message=message)

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from hightide.broker.coordinator_lookup import CoordinatorType, coordinator_of
 from hightide.broker.handlers.request_context import Context
+from hightide.broker.network.turn import Steps
 from hightide.core.controller.cluster_state import Partition
 from hightide.core.metadata.topic_names import CONSUMER_OFFSETS, INTERNAL_TOPICS, partition_for
 from hightide.core.transactions.listing import describe, listed
@@ -259,13 +260,13 @@ def end_txn(
 
 def describe_transactions(
     broker: Broker, request: DescribeTransactionsRequest, _context: Context
-) -> DescribeTransactionsResponse:
-    return DescribeTransactionsResponse(
-        transaction_states=[
-            describe(broker.transactions.coordinator(transactional_id), transactional_id)
-            for transactional_id in request.transactional_ids
-        ]
-    )
+) -> Steps[DescribeTransactionsResponse]:
+    states = []
+    for transactional_id in request.transactional_ids:
+        yield
+        coordinator = broker.transactions.coordinator(transactional_id)
+        states.append(describe(coordinator, transactional_id))
+    return DescribeTransactionsResponse(transaction_states=states)
 
 
 def list_transactions(

@@ -23,6 +23,9 @@ class StartupRefused(Exception):
     """The broker refuses to start, for a reason that the operator must resolve."""
 
 
+# Kafka's formats of meta.properties: 0 with broker.id, 1 (of KRaft) with node.id.
+META_VERSIONS = ("0", "1")
+
 Identity = tuple[str, int]
 """Cluster id and broker id."""
 
@@ -104,6 +107,14 @@ def known_identity(disks: Sequence[Disk]) -> Identity | None:
         properties = read_meta_properties(disk)
         if properties is None:
             continue
+        version = properties.get("version")
+        if version not in META_VERSIONS:
+            shown = "no version" if version is None else f"version {version}"
+            raise StartupRefused(
+                f"{disk.name}/meta.properties has {shown}; this broker knows"
+                f" {' and '.join(META_VERSIONS)}. A newer broker may have written the directory:"
+                " nothing was changed"
+            )
         try:
             number = properties.get("broker.id", properties.get("node.id", ""))
             found.setdefault((properties["cluster.id"], int(number)), disk.name)

@@ -24,6 +24,7 @@ from hightide.settings import InvalidSetting
 from hightide.zookeeper import database_file
 from hightide.zookeeper.client import ClientTls, SessionKey, ZooKeeperClient
 from hightide.zookeeper.server.options import ServerOptions
+from hightide.zookeeper.server.server import StartRefused
 from hightide.zookeeper.server.server_thread import ServerThread
 
 log = logging.getLogger(__name__)
@@ -103,6 +104,11 @@ def _start_embedded(
         thread.on_failure = on_failure
         try:
             bound, port = thread.start()
+        except StartRefused as refused:
+            raise InvalidSetting(
+                f"zookeeper.listen: {host} can be reached from other hosts: set"
+                " zookeeper.credentials, or listen on 127.0.0.1"
+            ) from refused
         except OSError as error:
             # The default port is only a wish: a host may run many brokers with their own ZooKeeper.
             if error.errno == errno.EADDRINUSE and settings.zookeeper_listen is None and port:

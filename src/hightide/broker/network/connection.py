@@ -6,6 +6,9 @@ arrive, not as the frame's length promises.  Hot requests are served straight fr
 within the callback.  Responses leave in the order of their requests: one that must wait takes a
 `Slot` in a queue, and the responses behind it wait too, while their requests are already served.
 
+A connection gets a bounded turn (`turn.py`): its further requests wait until other connections have
+been served.
+
 Reading stops, so that TCP makes the client slow down, while a slow request is being served, while
 the client does not read its responses, while too many responses wait, and while the requests of all
 connections together take too much memory.
@@ -19,9 +22,10 @@ import os
 from collections import deque
 from collections.abc import Callable, Mapping
 from struct import Struct
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from hightide.broker.network.fetch_sizing import FetchSizing
+from hightide.broker.network.turn import STALL_S, TurnQueue, Usage
 from hightide.log.disk import DiskFailed
 from hightide.log.segment import Slice
 from hightide.wire.errors import WireError
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
     from hightide.broker.network.server import Server
     from hightide.broker.replication.replica import Replica
     from hightide.core.transactions.verification import VerificationGuard
+    from hightide.log.batch_validation import CheckedBatch
     from hightide.wire.errors import KafkaError
 
 log = logging.getLogger(__name__)
@@ -43,10 +48,12 @@ _FIRST_BUFFER = 64 * 1024
 _CHUNKS_PER_TURN = 2  # of the send buffer's size, before other connections get a turn
 _WRITE_BUFFER_BYTES = 256 * 1024  # in the transport, before reading of the log stops
 _MOST_WAITING = 1_000
+_UNKNOWN_CHECK_S = 1.0
+_MOST_WAITING_BYTES = 256 * 1024
 
 # Why a connection does not read: any of these.
 SERVING, SENDING, WAITING, STARVED, STOPPING, STARTING, VERIFYING = 1, 2, 4, 8, 16, 32, 64
-COMMITTING = 128
+COMMITTING, RESTING, CHECKING = 128, 256, 512
 
 
 class NotYet(Exception):
@@ -66,6 +73,13 @@ class Slot:
         self.cancel: Callable[[], object] | None = None
 
 
+def _plain_bytes(response: Response) -> int:
+    """The bytes in memory of a response: slices of files have none."""
+    if isinstance(response, bytes):
+        return len(response)
+    return sum(len(part) for part in response if isinstance(part, bytes))
+
+
 class Connection(asyncio.BufferedProtocol):
     """The protocol that asyncio drives for each client."""
 
@@ -81,6 +95,8 @@ class Connection(asyncio.BufferedProtocol):
         "_slots",
         "_transport",
         "_view",
+        "_waiting_bytes",
+        "checked",
         "client_address",
         "commits",
         "fetch_next",
@@ -90,8 +106,14 @@ class Connection(asyncio.BufferedProtocol):
         "is_closed",
         "listener",
         "local_address",
+        "peer_broker_epoch",
+        "peer_broker_id",
+        "peer_nonces",
         "produce_prefix",
+        "produced",
         "stuck_since",
+        "usage",
+        "usage_of_checks",
         "verified",
     )
 
@@ -104,6 +126,7 @@ class Connection(asyncio.BufferedProtocol):
         self._blocked = 0
         self._is_paused = False
         self._slots: deque[Slot] = deque()
+        self._waiting_bytes = 0  # in responses behind one that is not ready
         self._out: deque[Part] = deque()
         self._fd = -1
         self._reading_file = False
@@ -111,6 +134,10 @@ class Connection(asyncio.BufferedProtocol):
         self.produce_prefix = 0  # position of the records' length in the last usual Produce
         # The transaction coordinator's verdicts on the Produce that is served next.
         self.verified: Mapping[Replica, VerificationGuard | KafkaError | None] = {}
+        # How far a Produce of many partitions came before its turn was over.
+        self.produced: Any = None
+        # The checked batches of the Produce that is served next, by their position in it.
+        self.checked: dict[int, CheckedBatch | KafkaError] = {}
         self.commits = 0  # OffsetCommits without a response yet
         self.fetch_sizing = FetchSizing()
         self.fetch_next: tuple[bytes, int] | None = None  # where the next Fetch starts
@@ -119,6 +146,12 @@ class Connection(asyncio.BufferedProtocol):
         self.stuck_since: float | None = None
         self.local_address: tuple[str, int] = ("", 0)
         self.client_address = ""
+        # The broker that the other side has proved to be; -1 for every other client.
+        self.peer_broker_id = self.peer_broker_epoch = -1
+        self.peer_nonces: tuple[bytes, bytes] | None = None  # of a proof that has begun
+        self.usage = Usage()
+        # A batch may inflate a thousand times: producers of ordinary ones come before unknown ones.
+        self.usage_of_checks = Usage(_UNKNOWN_CHECK_S)
 
     # -- opening and closing ---------------------------------------------------------------
 
@@ -171,13 +204,20 @@ class Connection(asyncio.BufferedProtocol):
         return bool(self._slots or self._out)
 
     @property
+    def unsent_bytes(self) -> int:
+        """The bytes in memory of responses that the socket does not take."""
+        return self._transport.get_write_buffer_size() + _plain_bytes(list(self._out))
+
+    @property
     def is_blocked(self) -> bool:
         return bool(self._blocked)
 
     # -- requests in -----------------------------------------------------------------------
 
     def get_buffer(self, _sizehint: int) -> memoryview:
-        return self._view[self._filled :] if self._own is not None else self._view
+        if self._own is not None:
+            return self._view[self._filled :]
+        return self._server.receive_view
 
     def buffer_updated(self, nbytes: int) -> None:
         self.idle_checks = 0
@@ -222,6 +262,8 @@ class Connection(asyncio.BufferedProtocol):
         at = 0
         responses: list[Response] = []
         serve, limit, slots = self._server.serve, self._server.frame_limit, self._slots
+        clock, turn_s = self._server.clock, self._server.turns.first_turn_s
+        began = last = clock()
         try:
             while filled - at >= 4 and not self._blocked:
                 (size,) = _SIZE.unpack_from(buf, at)
@@ -236,9 +278,18 @@ class Connection(asyncio.BufferedProtocol):
                         slot = Slot()
                         slot.response = response
                         slots.append(slot)
+                        self._wait_bytes(response)
                     else:
                         responses.append(response)
+                now = clock()
+                if now - last > STALL_S:
+                    self._server.stalled(self, buf, at + 4, now - last)
+                last = now
                 at = end
+                if now - began > turn_s and at < filled:
+                    self.usage.add(now - began)
+                    self.usage.continues = True
+                    self.rest()
         except WireError as error:
             self._send_all(responses)
             self.close(str(error))
@@ -251,6 +302,29 @@ class Connection(asyncio.BufferedProtocol):
             self.block(WAITING)
         return at
 
+    def rest(self) -> int:
+        """Let other connections have a turn before the next request is served."""
+        self.block(RESTING)
+        self.turns.later(self.usage, self._rested)
+        return RESTING
+
+    def _rested(self) -> None:
+        self.unblock(RESTING)
+        if not self._blocked & RESTING:
+            self.usage.continues = False
+
+    @property
+    def turns(self) -> TurnQueue:
+        return self._server.turns
+
+    def check_turn(self) -> None:
+        """Raise NotYet if others have used this iteration of the event loop.
+
+        Brokers do not wait: a follower that fetches late leaves the ISR.
+        """
+        if self.peer_broker_id < 0 and self.turns.is_full:
+            raise NotYet(self.rest())
+
     def _keep(self, view: memoryview, at: int, filled: int) -> None:
         """Move the start of a frame, or frames that cannot be served yet, to an own buffer."""
         left = filled - at
@@ -258,7 +332,10 @@ class Connection(asyncio.BufferedProtocol):
         if need - 4 > self._server.frame_limit:
             self.close(f"a request of {need - 4} bytes; {self._server.frame_limit} are allowed")
             return
-        own = self._server.buffer(need, max(left + 1, min(need, max(_FIRST_BUFFER, 2 * left))))
+        capacity = max(left + 1, min(need, max(_FIRST_BUFFER, 2 * left)))
+        if self._server.is_short_of_memory:
+            capacity = left + 1
+        own = self._server.buffer(need, capacity)
         self._own, self._view = own, memoryview(own)
         self._view[:left] = view[at:filled]
         self._filled = left
@@ -285,6 +362,13 @@ class Connection(asyncio.BufferedProtocol):
             self.frame_since = None
             self._server.recycle(own)
             self._server.has_grown(self)
+
+    def hold(self, size: int) -> None:
+        """Count a request that is copied out of the buffer, until `release`."""
+        self._server.hold(size)
+
+    def release(self, size: int) -> None:
+        self._server.release(size)
 
     def block(self, why: int) -> None:
         """Serve no further requests until `unblock` with the same reason.
@@ -323,21 +407,41 @@ class Connection(asyncio.BufferedProtocol):
         if self.is_closed:
             return
         slots = self._slots
-        ready: list[Response] = []
-        while slots and slots[0].response is not None:
-            ready.append(slots.popleft().response)  # type: ignore[arg-type]
+        if slots[0] is not slot:
+            self._wait_bytes(response)
+            return
+        slots.popleft()
+        ready = [response]
+        while slots and (following := slots[0].response) is not None:
+            slots.popleft()
+            self._waiting_bytes -= _plain_bytes(following)
+            ready.append(following)
         self._send_all(ready)
-        if self._blocked & WAITING and len(slots) < _MOST_WAITING // 2:
+        if (
+            self._blocked & WAITING
+            and len(slots) < _MOST_WAITING // 2
+            and self._waiting_bytes < _MOST_WAITING_BYTES
+        ):
             self.unblock(WAITING)
+
+    def _wait_bytes(self, response: Response) -> None:
+        """Count a response that waits for one before it; serve no more when they are large."""
+        self._waiting_bytes += _plain_bytes(response)
+        if self._waiting_bytes > _MOST_WAITING_BYTES:
+            self.block(WAITING)
 
     def _send_all(self, responses: list[Response]) -> None:
         """Send responses: in one write if all are plain bytes, else through the pump."""
         if not responses:
             return
         if not self._out:
+            only = responses[0]
+            if len(responses) == 1 and isinstance(only, bytes):
+                self._transport.write(only)
+                return
             plain = [response for response in responses if isinstance(response, bytes)]
             if len(plain) == len(responses):
-                self._transport.write(plain[0] if len(plain) == 1 else b"".join(plain))
+                self._transport.write(b"".join(plain))
                 return
         for response in responses:
             if isinstance(response, list):

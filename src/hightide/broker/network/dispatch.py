@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from hightide.broker.handlers import (
     log_offsets,
     metadata,
     offset_commit,
+    prove_broker,
     reassignments,
     topics,
     transactions,
@@ -36,6 +37,7 @@ from hightide.broker.handlers import (
 )
 from hightide.broker.handlers.fetch import fetch
 from hightide.broker.handlers.produce import produce
+from hightide.broker.handlers.prove_broker import BROKER_REQUESTS, BrokerRequest
 from hightide.broker.handlers.request_context import Context
 from hightide.broker.network.connection import (
     COMMITTING,
@@ -45,7 +47,11 @@ from hightide.broker.network.connection import (
     NotYet,
     Response,
 )
+from hightide.broker.network.request_names import check_names
+from hightide.broker.network.server import log_stall
+from hightide.broker.network.turn import Turn, Usage, watched
 from hightide.wire.codec import OBJECT_BUDGET, decode
+from hightide.wire.encoder import TooLarge
 from hightide.wire.errors import WireError
 from hightide.wire.frame import (
     RESPONSE_BUDGET,
@@ -115,10 +121,11 @@ HANDLERS: dict[int, Handler] = {
     30004: transactions.open_marker_connection,
     30005: inter_broker.report_failures,
     30006: inter_broker.replica_log_info,
+    30007: prove_broker.prove_broker,
 }
 
 # Requests between brokers. A broker answers them before it knows the cluster.
-_AMONG_BROKERS = frozenset({7, 56, 30001, 30005, 30006})
+_AMONG_BROKERS = frozenset({7, 56, 30001, 30005, 30006, 30007})
 _EARLY = frozenset({API_VERSIONS, *_AMONG_BROKERS})
 
 # Left out: versions that only brokers use, and versions of a feature that is not offered, the
@@ -129,6 +136,12 @@ _SERVED = {26: (0, 4), 28: (0, 4)}
 # API keys from here on are Hightide's own. ApiVersions lists neither these nor requests between
 # brokers, so that clients do not meet API keys that they do not know.
 FIRST_PRIVATE = 30000
+
+# Larger requests are decoded in the pool, larger responses encoded in it.
+_LARGE_FRAME_BYTES = 16 * 1024
+_SMALL_FRAME_BYTES = 4 * 1024  # a Fetch or OffsetCommit of this size takes less than a millisecond
+_LARGE_RESPONSE_ELEMENTS = 1_000
+_LARGE_RESPONSE_BYTES = 8 * 1024 * 1024  # an estimate, for the pool's budget
 
 _HEAD = Struct(">hh")  # api key, version
 _CORRELATION = Struct(">i")
@@ -159,6 +172,44 @@ def served_versions() -> dict[int, tuple[int, int]]:
     return versions
 
 
+def _only_brokers(key: int, version: int) -> BrokerRequest | None:
+    """Return how to refuse a request that only brokers may send; None if clients may send it."""
+    found = BROKER_REQUESTS.get(key)
+    return None if found is None or version < found.since else found
+
+
+def _decode(header: RequestHeader, body: memoryview | bytes, max_names: int) -> Any:
+    """Decode a request, and merge the names that it repeats."""
+    key = header.api_key
+    is_inter_broker = _only_brokers(key, header.api_version) is not None
+    budget = RESPONSE_BUDGET if is_inter_broker else OBJECT_BUDGET
+    request = decode(REQUESTS[key], body, header.api_version, exact=False, budget=budget)
+    if not is_inter_broker:
+        check_names(request, key, max_names)
+    return request
+
+
+async def _ready(response: Any) -> Any:
+    return response
+
+
+def is_large(response: Any) -> bool:
+    """Whether a response has many elements, so that encoding it takes milliseconds."""
+    count = 0
+    for name in response.__slots__:
+        items = getattr(response, name)
+        if isinstance(items, list):
+            count += len(items)
+            for item in items:
+                for inner in getattr(item, "__slots__", ()):
+                    elements = getattr(item, inner)
+                    if isinstance(elements, list | bytes):
+                        count += len(elements) if isinstance(elements, list) else len(elements) >> 7
+                if count > _LARGE_RESPONSE_ELEMENTS:
+                    return True
+    return False
+
+
 class Dispatch:
     """Serves requests for one broker."""
 
@@ -181,6 +232,8 @@ class Dispatch:
             raise NotYet(STARTING)
         if key == PRODUCE and hot_produce.LOWEST <= version <= hot_produce.HIGHEST:
             return produce(self._broker, connection, buf, view, start, end)
+        if key != PRODUCE and end - start > _SMALL_FRAME_BYTES:
+            connection.check_turn()
         if key == FETCH and hot_fetch.LOWEST <= version <= hot_fetch.HIGHEST:
             return fetch(self._broker, connection, buf, view, start, end)
         if key == OFFSET_COMMIT and offset_commit.LOWEST <= version <= offset_commit.HIGHEST:
@@ -201,39 +254,130 @@ class Dispatch:
                 return encode_response(api_versions.unsupported(self._broker), 0, correlation_id)
             name = APIS[key][0] if key in APIS else f"API key {key}"
             raise WireError(f"{name} version {version} is not served")
+        if len(frame) <= _SMALL_FRAME_BYTES:
+            connection.check_turn()
+        connection.usage.asked()
         header, at = decode_request_header(frame)
-        budget = RESPONSE_BUDGET if key in _AMONG_BROKERS else OBJECT_BUDGET
-        request = decode(REQUESTS[key], frame[at:], version, exact=False, budget=budget)
-        context = Context(connection, version, header.client_id)
+        only_brokers = _only_brokers(key, version)
+        if only_brokers is not None and connection.peer_broker_id < 0:
+            refusal = self._refused(connection, header, only_brokers.refusal)
+            return encode_response(refusal, version, header.correlation_id)
+        turn = Turn(connection.turns, connection.usage)
+        if len(frame) > _LARGE_FRAME_BYTES:
+            body = bytes(frame[at:])
+            connection.hold(len(body))
+            work = self._large_request(connection, header, body, turn)
+            self._serve_later(connection, header, work, turn)
+            return None
+        request = _decode(header, frame[at:], self._broker.settings.request_max_names)
         try:
-            result = handler(self._broker, request, context)
+            result = self._handle(connection, header, request, turn)
             if asyncio.iscoroutine(result):
-                self._serve_later(connection, header, result)
+                self._serve_later(connection, header, result, turn)
                 return None
-            return encode_response(result, version, header.correlation_id)
+            if is_large(result):
+                self._serve_later(connection, header, _ready(result), turn)
+                return None
+            encoded = encode_response(result, version, header.correlation_id)
+            turn.count()
+            return encoded
         except Exception:
             log.exception("%s version %d failed", APIS[key][0], version)
             raise WireError("a request failed inside the broker") from None
 
+    def _handle(
+        self, connection: Connection, header: RequestHeader, request: Any, turn: Turn
+    ) -> Any:
+        """Call the handler; return the response, or a coroutine that returns it."""
+        only_brokers = _only_brokers(header.api_key, header.api_version)
+        if (
+            only_brokers is not None
+            and only_brokers.sender is not None
+            and getattr(request, only_brokers.sender) != connection.peer_broker_id
+        ):
+            return self._refused(connection, header, only_brokers.refusal)
+        context = Context(connection, header.api_version, header.client_id, turn)
+        result = HANDLERS[header.api_key](self._broker, request, context)
+        if isinstance(result, Generator):
+            value = turn.run(result)
+            return turn.finish(result) if value is None else value
+        return result
+
+    async def _large_request(
+        self, connection: Connection, header: RequestHeader, body: bytes, turn: Turn
+    ) -> Any:
+        """Decode a large request, which the connection holds, in the pool; call its handler."""
+        limit, size = self._broker.settings.request_max_names, len(body)
+        try:
+            request = await self._broker.work_pool.run(
+                connection.usage, size, _decode, header, body, limit
+            )
+        finally:
+            body = b""
+            connection.release(size)
+        result = self._handle(connection, header, request, turn)
+        return await result if asyncio.iscoroutine(result) else result
+
+    async def _encode(self, usage: Usage, response: Any, header: RequestHeader) -> bytes:
+        version, correlation_id = header.api_version, header.correlation_id
+        limit = self._broker.settings.response_max_bytes
+        if not is_large(response):
+            return encode_response(response, version, correlation_id, limit)
+        return await self._broker.work_pool.run(
+            usage,
+            _LARGE_RESPONSE_BYTES,
+            encode_response,
+            response,
+            version,
+            correlation_id,
+            limit,
+        )
+
+    def _refused(self, connection: Connection, header: RequestHeader, refusal: Any) -> Any:
+        """Return the response to a request that only another broker may send."""
+        name = APIS[header.api_key][0]
+        self._broker.refusals.note(connection, header.client_id, name)
+        return refusal
+
     def _serve_later(
-        self, connection: Connection, header: RequestHeader, result: Awaitable[Any]
+        self,
+        connection: Connection,
+        header: RequestHeader,
+        result: Awaitable[Any],
+        turn: Turn,
     ) -> None:
         """Run a slow handler; the connection serves no other request meanwhile."""
         slot = connection.defer()
         connection.block(SERVING)
+        name, version = APIS[header.api_key][0], header.api_version
 
         async def run() -> None:
             try:
-                response = await result
-                encoded = encode_response(response, header.api_version, header.correlation_id)
+                await turn.enter()
+                encoded = await self._encode(connection.usage, await result, header)
+            except WireError as error:
+                connection.close(str(error))
+                return
+            except TooLarge:
+                limit = self._broker.settings.response_max_bytes
+                connection.close(
+                    f"the response to {name} of client {header.client_id!r} is larger than"
+                    f" response.max.bytes ({limit}); ask for less at a time",
+                    logging.WARNING,
+                )
+                return
             except Exception:
-                log.exception("%s version %d failed", APIS[header.api_key][0], header.api_version)
+                log.exception("%s version %d failed", name, version)
                 connection.close("a request failed inside the broker")
                 return
             connection.complete(slot, encoded)
             connection.unblock(SERVING)
 
-        task = asyncio.get_running_loop().create_task(run())
+        def stalled(took_s: float) -> None:
+            log_stall(connection.client_address, header, took_s)
+
+        work = watched(run(), turn, stalled)
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

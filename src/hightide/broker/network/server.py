@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,9 +19,13 @@ from hightide import tcp
 from hightide.broker.network.checked_reads import CheckedReads
 from hightide.broker.network.connection import STARTING, STARVED, STOPPING, Connection, Response
 from hightide.broker.network.read_ahead import ReadAhead
+from hightide.broker.network.turn import Clock, TurnQueue
 from hightide.log.disk import DiskFailed
 from hightide.log.segment import Slice
 from hightide.settings import Broker, Listener
+from hightide.wire.errors import WireError
+from hightide.wire.frame import RequestHeader, decode_request_header
+from hightide.wire.messages import APIS
 
 log = logging.getLogger(__name__)
 
@@ -28,9 +33,8 @@ _SCRATCH_BYTES = 256 * 1024
 _SEND_BYTES = 1024 * 1024
 _SPARES = 8
 _SPARE_BYTES = 4 * 1024 * 1024
+_SHORT_BYTES = 16 * 1024
 _SWEEP_S = 0.5
-_FRAME_S = 30.0  # a whole request must arrive within this
-_STUCK_S = 60.0  # a client must read some of its responses within this
 _STOP_S = 5.0
 
 
@@ -54,6 +58,8 @@ class Server:
         serve: Serve,
         after_responses: Callable[[], None],
         listen: Callable[[str, int, int], socket.socket] | None = None,
+        clock: Clock = time.perf_counter,
+        cpu_clock: Clock = time.thread_time,
     ) -> None:
         self.serve = serve
         self.after_responses = after_responses
@@ -61,12 +67,16 @@ class Server:
         self.memory_limit = settings().queued_max_request_bytes
         self.scratch = bytearray(_SCRATCH_BYTES)
         self.scratch_view = memoryview(self.scratch)
+        self.receive_view = self.scratch_view
+        """Where a connection without an own buffer receives; short while memory is short."""
         self.send_view = memoryview(bytearray(_SEND_BYTES))
         self.read_ahead = ReadAhead()
         self.on_read_failure: Callable[[str, DiskFailed], None] = lambda _path, _failure: None
         """Called with the path of a file that cannot be read."""
         self.checked_reads = CheckedReads()
         self.starved: deque[Connection] = deque()
+        self.clock = clock
+        self.turns = TurnQueue(clock, cpu_clock)
         self._settings = settings
         self._listen = listen or listening_socket
         # In the order of their arrival; the sweep looks at all of them.
@@ -75,6 +85,7 @@ class Server:
         self._new_this_second = 0
         self._second = 0
         self._request_bytes = 0
+        self._held_bytes = 0
         self._favoured: Connection | None = None
         self._spares: list[bytearray] = []
         self._bound: list[tuple[str, socket.socket]] = []
@@ -176,20 +187,40 @@ class Server:
 
     def _sweep(self) -> None:
         now = self.now()
-        idle_ms = self._settings().connections_max_idle_ms
+        settings = self._settings()
+        idle_ms = settings.connections_max_idle_ms
+        frame_s = settings.request_receive_timeout_ms / 1000
+        stuck_s = settings.response_send_timeout_ms / 1000
         most_checks = idle_ms / 1000 / _SWEEP_S if idle_ms >= 0 else float("inf")
         for connection in list(self._connections):
             connection.idle_checks += 1
             if connection.is_waiting:
                 stuck = connection.stuck_since
-                if stuck is not None and now - stuck > _STUCK_S:
-                    connection.abort(f"its responses were not read for {_STUCK_S:.0f} s")
+                if stuck is not None and now - stuck > stuck_s:
+                    connection.abort(f"its responses were not read for {stuck_s:g} s")
             elif connection.idle_checks > most_checks:
                 connection.close("idle", logging.DEBUG)
             since = connection.frame_since
-            if since is not None and now - since > _FRAME_S and not connection.is_blocked:
-                connection.close(f"its request did not arrive within {_FRAME_S:.0f} s")
+            if since is not None and now - since > frame_s and not connection.is_blocked:
+                connection.close(f"its request did not arrive within {frame_s:g} s")
+        self._drop_unsent(settings.queued_max_response_bytes)
         self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
+
+    def _drop_unsent(self, limit: int) -> None:
+        """If unsent responses take too much memory, close the connections that wait for longest."""
+        stuck = [
+            (connection.stuck_since, at, connection, connection.unsent_bytes)
+            for at, connection in enumerate(self._connections)
+            if connection.stuck_since is not None and not connection.is_closed
+        ]
+        excess = sum(unsent for _, _, _, unsent in stuck) - limit
+        if limit < 0 or excess <= 0:
+            return
+        for _, _, connection, unsent in sorted(stuck):
+            connection.abort(f"it does not read {unsent} bytes of responses, and memory is short")
+            excess -= unsent
+            if excess <= 0:
+                return
 
     # -- memory ----------------------------------------------------------------------------
 
@@ -197,41 +228,76 @@ class Server:
         """Whether a connection may take a larger buffer; if not, it is unblocked when it may.
 
         When memory is short, one connection at a time may still grow.  If none could, connections
-        that hold half a request each would wait for one another for ever.
+        that hold half a request each would wait for one another for ever.  Whole requests that wait
+        for the pool end by themselves, so none may grow meanwhile.
         """
-        if self._is_short_of_memory:
-            if self._favoured is not None and self._favoured is not connection:
+        if self.is_short_of_memory and self._favoured is not connection:
+            if self._favoured is not None or self._held_bytes:
                 self.starved.append(connection)
                 return False
             self._favoured = connection
         return True
 
+    def hold(self, size: int) -> None:
+        """Count a whole request that is kept outside of its connection's buffer."""
+        self._held_bytes += size
+        self._taken(size)
+
+    def release(self, size: int) -> None:
+        """A request that was held is decoded."""
+        self._held_bytes -= size
+        self._taken(-size)
+        self._wake_starved()
+
     def has_grown(self, connection: Connection) -> None:
         """Release a connection's request buffer, and let the next one grow."""
         if self._favoured is connection:
             self._favoured = None
-        while self.starved and (self._favoured is None or not self._is_short_of_memory):
+        self._wake_starved()
+
+    def _wake_starved(self) -> None:
+        while self.starved and (
+            not self.is_short_of_memory or (self._favoured is None and not self._held_bytes)
+        ):
             self.starved.popleft().unblock(STARVED)
 
     @property
-    def _is_short_of_memory(self) -> bool:
+    def is_short_of_memory(self) -> bool:
         return 0 <= self.memory_limit < self._request_bytes
+
+    def _taken(self, size: int) -> None:
+        self._request_bytes += size
+        # A connection has received bytes before their memory is counted, so each may exceed the
+        # limit by what it receives at once.
+        is_short = self.is_short_of_memory
+        self.receive_view = self.scratch_view[:_SHORT_BYTES] if is_short else self.scratch_view
 
     def buffer(self, need: int, capacity: int) -> bytearray:
         """Get a buffer for a frame of `need` bytes: a spare one, else one of `capacity` bytes."""
         for at, spare in enumerate(self._spares):
             if need <= len(spare):
-                self._request_bytes += len(spare)
+                self._taken(len(spare))
                 return self._spares.pop(at)
-        self._request_bytes += capacity
+        self._taken(capacity)
         return bytearray(capacity)
 
     def recycle(self, buffer: bytearray) -> None:
         """Return a buffer; a few large ones are kept for streams of large requests."""
         size = len(buffer)
-        self._request_bytes -= size
+        self._taken(-size)
         if _SCRATCH_BYTES <= size <= _SPARE_BYTES and len(self._spares) < _SPARES:
             self._spares.append(buffer)
+
+    # -- long turns ------------------------------------------------------------------------
+
+    def stalled(self, connection: Connection, buf: bytearray, start: int, took_s: float) -> None:
+        """Log a request that kept the event loop for too long."""
+        frame = memoryview(buf)[start:]
+        try:
+            header, _ = decode_request_header(frame)
+        except WireError:
+            return
+        log_stall(connection.client_address, header, took_s)
 
     # -- cold reads ------------------------------------------------------------------------
 
@@ -250,6 +316,19 @@ class Server:
                 raise error
 
         future.add_done_callback(done)
+
+
+def log_stall(address: str, header: RequestHeader, took_s: float) -> None:
+    """Log which request of which client kept the event loop."""
+    name = APIS[header.api_key][0] if header.api_key in APIS else f"API key {header.api_key}"
+    log.warning(
+        "%s version %d of client %r at %s kept the event loop for %d ms",
+        name,
+        header.api_version,
+        header.client_id,
+        address,
+        took_s * 1000,
+    )
 
 
 def listening_socket(host: str, port: int, backlog: int) -> socket.socket:

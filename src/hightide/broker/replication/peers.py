@@ -3,6 +3,9 @@
 Responses come in the order of the requests, so requests that may wait long have their own
 connection: a fetch that waits for records must not delay requests of the controller.
 
+The first thing on a connection is a proof of both sides (`broker/membership/broker_proof.py`).  A
+broker that has registered again, in another broker epoch, makes new connections.
+
 A connection that the network has cut is closed within seconds, so that requests fail and are sent
 again over a new one.  A broker that is only slow keeps its connections.
 """
@@ -11,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from hightide.client.broker_connection import Connection, ConnectionFailed
 from hightide.wire.errors import KafkaError
@@ -21,17 +24,31 @@ from hightide.wire.types import api_of
 CONTROL = "control"
 # A batch may be larger than the limit of a fetch, up to any max.message.bytes.
 MAX_RESPONSE_BYTES = 2**31 - 1
+# Before the other side has proved to be a broker.
+_UNPROVED_BYTES = 64 * 1024
 
 _Key = tuple[str, int, str]
+
+
+class Proof(Protocol):
+    """Proves a new connection; see `BrokerProof`."""
+
+    @property
+    def broker_epoch(self) -> Callable[[], int]: ...
+
+    async def prove(self, connection: Connection, timeout_ms: int) -> int: ...
 
 
 class Peers:
     """This broker's connections to other brokers."""
 
-    def __init__(self, client_id: str, *, socket_timeout_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, client_id: str, proof: Proof, *, socket_timeout_ms: Callable[[], int]
+    ) -> None:
         self._client_id = client_id
+        self._proof = proof
         self._socket_timeout_ms = socket_timeout_ms
-        self._open: dict[_Key, Connection] = {}
+        self._open: dict[_Key, tuple[Connection, int]] = {}  # with the broker epoch proved
         self._opening: dict[_Key, asyncio.Task[Connection]] = {}
         self._is_closed = False
 
@@ -39,8 +56,10 @@ class Peers:
         """Return the connection to an address, opened if need be; ConnectionFailed if it fails."""
         key = (endpoint.host, endpoint.port, purpose)
         found = self._open.get(key)
-        if found is not None and found.is_open():
-            return found
+        if found is not None and found[0].is_open():
+            if found[1] == self._proof.broker_epoch():
+                return found[0]
+            found[0].close()
         if self._is_closed:
             raise ConnectionFailed(
                 f"{endpoint.host}:{endpoint.port} is not connected to: this broker is stopping."
@@ -99,26 +118,33 @@ class Peers:
         for task in opening:
             task.cancel()
         await asyncio.gather(*opening, return_exceptions=True)
-        for connection in self._open.values():
+        for connection, _ in self._open.values():
             connection.close()
         self._open.clear()
 
     async def _connect(self, key: _Key) -> Connection:
         host, port, _ = key
+        timeout_ms = self._socket_timeout_ms()
         try:
             connection = await Connection.open(
                 host,
                 port,
                 client_id=self._client_id,
-                timeout_ms=self._socket_timeout_ms(),
-                max_response_bytes=MAX_RESPONSE_BYTES,
+                timeout_ms=timeout_ms,
+                max_response_bytes=_UNPROVED_BYTES,
                 is_peer=True,
             )
+            try:
+                epoch = await self._proof.prove(connection, timeout_ms)
+            except BaseException:
+                connection.close()
+                raise
+            connection.max_response_bytes = MAX_RESPONSE_BYTES
         except KafkaError as error:
             raise ConnectionFailed(f"{host}:{port} refused: {error}") from error
         finally:
             del self._opening[key]
-        self._open[key] = connection
+        self._open[key] = (connection, epoch)
         return connection
 
 

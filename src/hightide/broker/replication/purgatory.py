@@ -44,8 +44,12 @@ ENOUGH_BYTES = 1 << 31
 """Counted where the number of bytes is not known: it wakes every fetch."""
 
 _NOT_PARKED = 1 << 62
-# Serving a woken fetch takes some 25 µs; after this many the other connections get a turn.
-_FETCHES_PER_TURN = 100
+_MOST_PARKED = 200_000
+_FEW_PARTITIONS = 64
+# Serving a woken fetch takes some 25 µs, and 3 µs more for each of its partitions. After these many
+# partitions the other connections get a turn.
+_PARTITIONS_PER_TURN = 1_000
+_FETCH_AS_PARTITIONS = 9
 # A follower learns a new high watermark with the next records. Without records it learns it this
 # much later: sooner, each commit would cost every follower another fetch.
 _FOLLOWER_NEWS_S = 0.01
@@ -258,6 +262,11 @@ class DelayedFetch:
     def is_parked(self) -> bool:
         return self._slot is not None
 
+    @property
+    def partition_count(self) -> int:
+        """The partitions that a consumer's fetch waits for."""
+        return len(self._partitions)
+
     def park(
         self,
         connection: Connection,
@@ -271,6 +280,8 @@ class DelayedFetch:
         self.missing_bytes = missing_bytes
         self._slot = connection.defer(self._cancel)
         self._partitions = partitions
+        if len(partitions) > _FEW_PARTITIONS:
+            partitions[0].purgatory.parked_count += len(partitions)
         for partition in partitions:
             if read_committed:
                 partition.park_for_stable(self)
@@ -305,7 +316,10 @@ class DelayedFetch:
         self.missing_bytes = _NOT_PARKED
         if self._timer is not None:
             self._timer.cancel()
-        for partition in self._partitions:
+        partitions, self._partitions = self._partitions, ()
+        if len(partitions) > _FEW_PARTITIONS:
+            partitions[0].purgatory.parked_count -= len(partitions)
+        for partition in partitions:
             partition.consumers.pop(self, None)
             partition.stable_consumers.pop(self, None)
         if self._on_end is not None:
@@ -321,7 +335,6 @@ class PartitionPurgatory:
     __slots__ = (
         "_commits",
         "_flushes",
-        "_purgatory",
         "_stable_offset",
         "_write_count",
         "committed_bytes",
@@ -330,6 +343,7 @@ class PartitionPurgatory:
         "followers",
         "key",
         "log",
+        "purgatory",
         "stable_bytes",
         "stable_consumers",
         "uncommitted_bytes",
@@ -352,7 +366,7 @@ class PartitionPurgatory:
         self._flushes: list[tuple[int, int, DelayedWrite]] = []
         self._write_count = 0
         self._stable_offset = 0
-        self._purgatory = purgatory
+        self.purgatory = purgatory
 
     # -- writes ----------------------------------------------------------------------------
 
@@ -383,14 +397,14 @@ class PartitionPurgatory:
     def end_moved(self, byte_count: int) -> None:
         """Count bytes for the followers."""
         if not self.end_bytes:
-            self._purgatory.grown.append(self)
+            self.purgatory.grown.append(self)
         self.end_bytes += byte_count
 
     def committed(self, before: int, high_watermark: int, leader: Leader) -> None:
         """The high watermark has moved on the leader."""
         if self.consumers:
             if not self.committed_bytes:
-                self._purgatory.grown.append(self)
+                self.purgatory.grown.append(self)
             # How many of the bytes are committed is not counted. A fetch that finds too few waits
             # again.
             self.committed_bytes += self.uncommitted_bytes or 1
@@ -409,7 +423,7 @@ class PartitionPurgatory:
         if stable_offset == self._stable_offset:
             return
         if not self.stable_bytes:
-            self._purgatory.grown.append(self)
+            self.purgatory.grown.append(self)
         # With the end of a transaction all its records become visible, and those behind them.
         is_plain = self._stable_offset == before and stable_offset == high_watermark
         self.stable_bytes += (self.uncommitted_bytes or 1) if is_plain else ENOUGH_BYTES
@@ -428,7 +442,7 @@ class PartitionPurgatory:
         """The high watermark or the log start has moved: followers learn it soon."""
         for session in self.followers:
             session.changed[self.key] = None
-        self._purgatory.tell_followers(self)
+        self.purgatory.tell_followers(self)
 
     # -- fetches ---------------------------------------------------------------------------
 
@@ -447,15 +461,15 @@ class PartitionPurgatory:
             if is_stable_moved:
                 self.stable_bytes = ENOUGH_BYTES
                 self._stable_offset = self.log.last_stable_offset
-            self._purgatory.grown.append(self)
-            self._purgatory.wake_soon()
+            self.purgatory.grown.append(self)
+            self.purgatory.wake_soon()
 
     def wake_all(self) -> None:
         """Let every fetch look again: the replica has another role."""
         if self.consumers or self.stable_consumers or self.followers:
             self.committed_bytes = self.stable_bytes = self.end_bytes = ENOUGH_BYTES
-            self._purgatory.grown.append(self)
-            self._purgatory.wake_soon()
+            self.purgatory.grown.append(self)
+            self.purgatory.wake_soon()
 
     def give_bytes(self, woken: deque[DelayedFetch]) -> None:
         """Give the counted bytes to the fetches; those that have enough join `woken`."""
@@ -511,10 +525,20 @@ class Purgatory:
     def __init__(self) -> None:
         self.grown: list[PartitionPurgatory] = []
         """Partitions with counted bytes."""
+        self.parked_count = 0
+        """The partitions of large consumer fetches that are parked."""
         self._woken: deque[DelayedFetch] = deque()
         self._is_serving = False
         self._is_waking = False
         self._with_news: dict[PartitionPurgatory, None] = {}
+
+    def has_room(self, partitions: Sequence[object]) -> bool:
+        """Whether a fetch of these partitions may park; if not, the client gets what there is.
+
+        A parked fetch keeps some 300 bytes for each partition, until its client lets it end.
+        """
+        count = len(partitions)
+        return count <= _FEW_PARTITIONS or self.parked_count + count <= _MOST_PARKED
 
     def wake(self) -> None:
         """Serve the fetches that have enough bytes now.  Called after the responses of a turn."""
@@ -540,8 +564,11 @@ class Purgatory:
     def _serve_some(self) -> None:
         self._is_serving = False
         woken = self._woken
-        for _ in range(min(len(woken), _FETCHES_PER_TURN)):
-            woken.popleft().try_complete()
+        room = _PARTITIONS_PER_TURN
+        while woken and room > 0:
+            fetch = woken.popleft()
+            room -= _FETCH_AS_PARTITIONS + fetch.partition_count
+            fetch.try_complete()
         if woken:
             self._is_serving = True
             asyncio.get_running_loop().call_soon(self._serve_some)

@@ -25,6 +25,7 @@ from hightide.core.partition.leader import Changes, Leader
 from hightide.core.partition.state import PartitionState
 from hightide.core.transactions.transaction import Producer
 from hightide.core.transactions.verification import VerificationGuard
+from hightide.log.batch_validation import CheckedBatch
 from hightide.log.log import Log
 from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
 from hightide.wire.hot.replica_fetch_codec import ReceivedPartition
@@ -179,14 +180,16 @@ class Replica:
         end: int,
         now_ms: int,
         guard: VerificationGuard | None = None,
+        checked: CheckedBatch | None = None,
     ) -> tuple[int, int, int]:
         """Append a producer's batch; return (base offset, next offset, log append time or -1).
 
         The first batch of a transaction is appended with a guard
-        (`broker/transactions/partition_verifier.py`).
+        (`broker/transactions/partition_verifier.py`), and a batch whose records were checked in a
+        thread with the result (`broker/record_checks.py`).
         """
         log_ = self.log
-        result = log_.append(buf, view, start, end, self.leader_epoch, now_ms, guard)
+        result = log_.append(buf, view, start, end, self.leader_epoch, now_ms, guard, checked)
         if log_.end_offset < log_.flush_at:
             self._grown(log_.end_offset, end - start)
         return result
@@ -253,9 +256,9 @@ class Replica:
         purgatory.uncommitted_bytes += byte_count
         if purgatory.followers:
             purgatory.end_moved(byte_count)
-        changes = leader.appended(end_offset)
-        if changes.high_watermark is not None:
-            self._committed(leader, changes.high_watermark)
+        high_watermark = leader.appended(end_offset)
+        if high_watermark >= 0:
+            self._committed(leader, high_watermark)
 
     def delete_records(self, before_offset: int) -> None:
         """Delete the records before an offset; followers learn the new log start soon."""
@@ -401,11 +404,14 @@ class Replica:
         follower.truncated()
         self._set_high_watermark(follower.high_watermark)
         log.info(
-            "%s-%d: truncated from offset %d to %d, where it diverges from the leader's log",
+            "%s-%d: truncated from offset %d to %d, where it diverges from the log of broker %d,"
+            " the leader in epoch %d",
             self.topic,
             self.partition,
             before,
             self.log.end_offset,
+            follower.state.leader,
+            follower.state.leader_epoch,
         )
 
     def _report_loss(self, follower: Follower, step: Step) -> None:

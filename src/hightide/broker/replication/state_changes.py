@@ -4,6 +4,9 @@
 
 Messages are applied one after the other, each completely: a later message builds upon an earlier
 one.  The response to the controller means that its message is applied.
+
+A controller epoch is believed only if ZooKeeper has it: the first message of a controller waits
+until `/controller` and `/controller_epoch` have been read.
 """
 
 from __future__ import annotations
@@ -82,6 +85,8 @@ class StateChanges:
         self._broker_epoch = broker_epoch
         self._now_ms = now_ms
         self._lock = asyncio.Lock()
+        # The controller and its epoch, as ZooKeeper had them.
+        self._confirmed = self._doubted = (NO_BROKER, -1)
         # Roles that could not be taken, because of a disk failure for example; they are retried.
         self._failed: dict[tuple[uuid.UUID, int], Lead | Follow | NoLeader] = {}
         # Logs were created or removed, and the disk failed when their names were synced.
@@ -94,6 +99,9 @@ class StateChanges:
 
     async def receive(self, message: PublishStateRequest) -> ErrorCode:
         """Apply a message of the controller."""
+        refusal = await self._check_controller(message)
+        if refusal != ErrorCode.NONE:
+            return refusal
         async with self._lock:
             image = self._image
             new_topics = [
@@ -111,6 +119,7 @@ class StateChanges:
             if received.topics_changed:
                 self.on_topics(received.deleted_topics)
             if received.brokers_changed:
+                image.departed.published(image.brokers, self._now_ms())
                 self._replica_manager.brokers_changed(image.live, image.shutting_down)
             if image.is_complete and not self.is_initialized.is_set():
                 await self._set_aside_strays(message.removed_topics)
@@ -118,6 +127,46 @@ class StateChanges:
             elif self._doubtful and received.topics_changed:
                 self._resolve_published()
             return ErrorCode.NONE
+
+    async def _check_controller(self, message: PublishStateRequest) -> ErrorCode:
+        """Ask ZooKeeper whether the sender is the controller, in the epoch that it claims.
+
+        STALE_CONTROLLER_EPOCH makes a controller ask ZooKeeper too, so it is not for a claim that
+        ZooKeeper does not confirm.  Such a claim may be true a little later, where a server of the
+        ensemble lags: a real controller sends its message again.
+        """
+        claimed = (message.controller_id, message.controller_epoch)
+        is_stale = (
+            message.controller_epoch < self._image.controller_epoch
+            or message.broker_epoch != self._broker_epoch()
+        )
+        if claimed == self._confirmed or is_stale:
+            return ErrorCode.NONE  # what is stale is refused later
+        try:
+            epoch, _ = await self._zookeeper.get(znodes.CONTROLLER_EPOCH)
+            known_epoch = znodes.decode_controller_epoch(epoch)
+            if message.controller_epoch < known_epoch:
+                return ErrorCode.STALE_CONTROLLER_EPOCH
+            data, _ = await self._zookeeper.get(znodes.CONTROLLER)
+            known = (znodes.Controller.decode(data).broker_id, known_epoch)
+        except ZooKeeperError as failure:
+            self._doubt(claimed, str(failure))
+            return ErrorCode.REQUEST_TIMED_OUT
+        if claimed != known:
+            self._doubt(claimed, "in ZooKeeper it is broker {} in epoch {}".format(*known))
+            return ErrorCode.REQUEST_TIMED_OUT
+        self._confirmed = claimed
+        return ErrorCode.NONE
+
+    def _doubt(self, claimed: tuple[int, int], why: str) -> None:
+        if claimed != self._doubted:  # the sender repeats its message many times
+            self._doubted = claimed
+            log.warning(
+                "broker %d says that it is the controller in epoch %d; nothing of its message is"
+                " applied: %s",
+                *claimed,
+                why,
+            )
 
     async def retry(self) -> None:
         """Retry roles that failed, and decide about logs whose topic may have been deleted."""
@@ -160,7 +209,8 @@ class StateChanges:
                 await self._delete(change)
             case Stop():
                 self._failed.pop((change.topic_id, change.index), None)
-                self._drop(change.topic, change.topic_id, change.index, "deleted")
+                why = f"its replicas are on {list(change.state.replicas)}"
+                self._drop(change.topic, change.topic_id, change.index, "deleted", why)
             case StateChanged():
                 self._state_changed(change)
             case _:
@@ -337,11 +387,11 @@ class StateChanges:
         then = "deleted"
         if change.inferred:
             then = "kept" if await self._may_exist(change.topic) else "set aside"
-        self._drop(change.topic, change.topic_id, change.index, then)
+        self._drop(change.topic, change.topic_id, change.index, then, "its topic is deleted")
         if then == "kept" and (change.topic, change.index) in self._log_manager.logs:
             self._doubtful.add((change.topic, change.index))
 
-    def _drop(self, topic: str, topic_id: uuid.UUID, index: int, then: str) -> None:
+    def _drop(self, topic: str, topic_id: uuid.UUID, index: int, then: str, why: str) -> None:
         replica = self._replica_manager.get_by_id(topic_id.bytes, index)
         if replica is not None:
             self._forget(replica)
@@ -351,9 +401,24 @@ class StateChanges:
             and self._log_manager.topic_ids.get(key, topic_id) == topic_id
         ):
             if then == "deleted":
-                self._log_manager.delete(*key)
+                self._delete_log(key, why)
             elif then == "set aside":
                 self._set_aside(key, "the cluster knows no such partition")
+
+    def _delete_log(self, key: tuple[str, int], why: str) -> None:
+        """Delete a log, and say who asked for it."""
+        found = self._log_manager.logs[key]
+        log.info(
+            "%s-%d: deleting the log, offsets %d to %d: %s, says broker %d, the controller in epoch"
+            " %d",
+            *key,
+            found.start_offset,
+            found.end_offset,
+            why,
+            self._image.controller_id,
+            self._image.controller_epoch,
+        )
+        self._log_manager.delete(*key)
 
     async def _set_aside_strays(self, removed: Collection[uuid.UUID]) -> None:
         """Set aside logs that the cluster does not know, or assigns to other brokers.
@@ -365,8 +430,7 @@ class StateChanges:
             if self._replica_manager.get(name.encode(), index) is not None:
                 continue
             if self._log_manager.topic_ids.get((name, index)) in removed:
-                log.info("%s-%d is deleted with its topic", name, index)
-                self._log_manager.delete(name, index)
+                self._delete_log((name, index), "its topic is deleted")
                 continue
             if self._image.topic(name) is None and await self._may_exist(name):
                 self._doubtful.add((name, index))
@@ -410,4 +474,11 @@ class StateChanges:
 
     def _set_aside(self, key: tuple[str, int], why: str) -> None:
         kept = self._log_manager.set_aside(*key)
-        log.warning("%s-%d is set aside as %s: %s", *key, kept, why)
+        log.warning(
+            "%s-%d is set aside as %s: %s, says broker %d, the controller in epoch %d",
+            *key,
+            kept,
+            why,
+            self._image.controller_id,
+            self._image.controller_epoch,
+        )

@@ -72,9 +72,11 @@ class TransactionPartition:
         limits: Limits,
         now_ms: Callable[[], int],
         timeout_ms: Callable[[], int],
+        count_ids: Callable[[], int] | None = None,
     ) -> None:
         self.coordinator_log = coordinator_log
-        self.coordinator = TransactionCoordinator(coordinator_log.epoch, limits)
+        self.coordinator = TransactionCoordinator(coordinator_log.epoch, limits, count_ids)
+        self._count_ids = count_ids
         self._marker_delivery = marker_delivery
         self._limits = limits
         self._now_ms = now_ms
@@ -104,7 +106,8 @@ class TransactionPartition:
             except Exception:
                 # Until a retry succeeds, clients get COORDINATOR_LOAD_IN_PROGRESS.
                 log.exception("%s: loading failed, retrying", self._name)
-                self.coordinator = TransactionCoordinator(self.coordinator_log.epoch, self._limits)
+                epoch = self.coordinator_log.epoch
+                self.coordinator = TransactionCoordinator(epoch, self._limits, self._count_ids)
                 await backoff.pause()
                 continue
             self._finish_loading()

@@ -81,7 +81,11 @@ class TransactionPartitions:
                 _limits(self._broker.settings),
                 broker.now_ms,
                 lambda: broker.settings.request_timeout_ms,
+                self._count_ids,
             )
+
+    def _count_ids(self) -> int:
+        return sum(coordinator.id_count for coordinator in self.coordinators)
 
     def cluster_changed(self) -> None:
         """Send markers and verifications elsewhere if other brokers lead now."""
@@ -241,6 +245,7 @@ def _limits(settings: Settings) -> Limits:
         settings.transactional_id_expiration_ms,
         settings.transaction_abort_timed_out_transaction_cleanup_interval_ms,
         settings.transaction_remove_expired_transaction_cleanup_interval_ms,
+        settings.transactional_id_max_count,
     )
 
 
