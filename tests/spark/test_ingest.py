@@ -349,7 +349,7 @@ class TestHttp:
                 raw = stack.enter_context(
                     socket.create_connection(("127.0.0.1", server.port), DEADLINE_S)
                 )
-                raw.sendall(b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n")
+                raw.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 assert raw.recv(12) == b"HTTP/1.1 200"
             raw = stack.enter_context(
                 socket.create_connection(("127.0.0.1", server.port), DEADLINE_S)

@@ -62,7 +62,7 @@ class Connection(asyncio.BufferedProtocol):
         self.address = f"{host}:{port}"
         self.client_id = client_id
         self.versions: dict[int, tuple[int, int]] = {}
-        self._max_response_bytes = max_response_bytes
+        self.max_response_bytes = max_response_bytes
         self._transport: asyncio.Transport | None = None
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
         self._filled = 0
@@ -266,7 +266,7 @@ class Connection(asyncio.BufferedProtocol):
         at, filled, buffer = 0, self._filled, self._buffer
         while filled - at >= LENGTH.size:
             (size,) = LENGTH.unpack_from(buffer, at)
-            if not LENGTH.size <= size <= self._max_response_bytes:
+            if not LENGTH.size <= size <= self.max_response_bytes:
                 self._fail(f"{self.address} announced a response of {size} bytes.")
                 return
             body, end = at + LENGTH.size, at + LENGTH.size + size

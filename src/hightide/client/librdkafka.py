@@ -13,6 +13,11 @@ from typing import Any
 Say = Callable[[str], None]
 
 
+_RECEIVE_BYTES = 1_000_000_000
+"""librdkafka skips no batch that is larger than this after decompression: it asks for it again and
+again. Its default of 100 MB is too small for zstd batches of 34 MB, whose buffer it triples."""
+
+
 class Unusable(Exception):
     """The library is missing or refuses its settings; the text is a sentence for users."""
 
@@ -34,7 +39,8 @@ def producer(bootstrap: str, settings: Mapping[str, Any], say: Say) -> Any:
 
 
 def consumer(bootstrap: str, settings: Mapping[str, Any], say: Say = lambda _sentence: None) -> Any:
-    return _make(library().Consumer, bootstrap, settings, say)
+    defaults = {"receive.message.max.bytes": _RECEIVE_BYTES}
+    return _make(library().Consumer, bootstrap, {**defaults, **settings}, say)
 
 
 def sentence(error: Any) -> str:

@@ -16,6 +16,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from itertools import islice
 
 from hightide.client.broker_connection import Connection, ConnectionFailed, check
 from hightide.client.leader_cache import LeaderCache
@@ -142,7 +143,7 @@ class PartitionProducer:
         version = min(NEWEST_VERSION, connection.version_for(ProduceRequest))
         limit = 1
         while True:
-            while failure is None and self._unsent and len(in_flight) < limit:
+            while failure is None and len(in_flight) < limit and self._may_send():
                 try:
                     answer = self._submit(connection, version, self._unsent[0])
                 except ConnectionFailed as error:
@@ -164,6 +165,15 @@ class PartitionProducer:
             else:
                 self._wake.clear()
                 await self._wake.wait()
+
+    def _may_send(self) -> bool:
+        """Whether the next batch is one of the five from the first batch in doubt on.
+
+        The broker forgets a batch that is in doubt when five later ones are written.
+        """
+        if not self._unsent:
+            return False
+        return any(batch is self._unsent[0] for batch in islice(self._batches, IN_FLIGHT))
 
     def _submit(
         self, connection: Connection, version: int, batch: _Batch

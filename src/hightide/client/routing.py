@@ -102,6 +102,9 @@ class Router:
     A `long_running` client, such as a Spark query, outlives brokers: it waits for a coordinator as
     long as it retries anything else, also while no broker can be reached, and it remembers
     coordinators, because a transaction sends several requests to the same one.
+
+    `connect_timeout_ms` is for a connection and the first response on it; without it, `timeout_ms`
+    is for these too.
     """
 
     def __init__(
@@ -110,9 +113,11 @@ class Router:
         *,
         client_id: str = CLIENT_ID,
         timeout_ms: int = TIMEOUT_MS,
+        connect_timeout_ms: int | None = None,
         security: Security = PLAINTEXT,
         long_running: bool = False,
     ) -> None:
+        self._connect_timeout_ms = timeout_ms if connect_timeout_ms is None else connect_timeout_ms
         self._bootstrap = addresses(bootstrap)
         self._client_id = client_id
         self._security = security
@@ -213,7 +218,7 @@ class Router:
                 connection = await Connection.open(
                     *address,
                     client_id=self._client_id,
-                    timeout_ms=self.timeout_ms,
+                    timeout_ms=self._connect_timeout_ms,
                     security=self._security,
                 )
                 self._connections[address] = connection

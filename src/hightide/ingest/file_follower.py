@@ -2,8 +2,8 @@
 
 A renamed file is read to its end and closed when it has been quiet for a while. A truncated file is
 read from its beginning, and its unread rest is looked for in the copy that was made of it. A file
-that was rotated while the collector was down is found again by its inode or its contents, in the
-same directory.
+that was rotated while it was closed, or while the collector was down, is found again by its inode
+or its contents, in the same directory.
 """
 
 from __future__ import annotations
@@ -111,6 +111,8 @@ class FileFollower:
     say: Callable[[str], None] = print
     open: dict[Identity, OpenFile] = field(default_factory=dict)
     is_first_scan: bool = True
+    # The files of the last scan.
+    seen: frozenset[Identity] = frozenset()
 
     def scan(self, now_s: float) -> None:
         """Find the matching files."""
@@ -123,8 +125,12 @@ class FileFollower:
         for identity, followed in self.open.items():
             followed.is_rotated = identity not in seen
         if self.is_first_scan:
-            self._find_rotated(now_s)
+            self._find_rotated(list(self.known), now_s)
             self.is_first_scan = False
+        else:
+            vanished = self.seen - seen.keys() - self.open.keys()
+            self._find_rotated([identity for identity in self.known if identity in vanished], now_s)
+        self.seen = frozenset(seen)
 
     def _is_read(self, identity: Identity, path: str, size: int) -> bool:
         """Return whether a file need not be opened: it was read to its end."""
@@ -255,9 +261,10 @@ class FileFollower:
             return True
         return False
 
-    def _find_rotated(self, now_s: float) -> None:
-        """Find the files that were rotated while the collector was down, to read their rest."""
-        for identity, place in list(self.known.items()):
+    def _find_rotated(self, identities: Iterable[Identity], now_s: float) -> None:
+        """Find files that were rotated while they were not open, to read their rest."""
+        for identity in identities:
+            place = self.known[identity]
             if identity in self.open:
                 if self.open[identity].position != place.position:
                     self._find_copy(place, identity, now_s)

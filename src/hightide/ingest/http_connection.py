@@ -10,6 +10,7 @@ import asyncio
 import json
 import urllib.parse
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -18,6 +19,11 @@ import h11
 
 HEAD_BYTES = 32 << 10
 READ_BYTES = 16 << 10
+# How much one turn of the event loop does.
+TURN_EVENTS = 200
+TURN_BYTES = 1 << 20
+# gzip allows many members in one body; each costs time without adding bytes.
+MEMBERS = 100
 
 
 class HttpError(Exception):
@@ -37,6 +43,7 @@ class Request:
     """A request without its body."""
 
     method: str
+    host: str
     path: str
     query: dict[str, str]
     headers: dict[str, str]
@@ -59,15 +66,21 @@ class Request:
 class HttpConnection:
     """The server's side of one connection."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        head_bytes: int = HEAD_BYTES,
+    ) -> None:
         self._reader = reader
         self._writer = writer
-        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=head_bytes)
         # Whether the request is a HEAD request, whose response has no body.
         self._is_head = False
 
     async def read_request(self) -> Request | None:
         """Return the next request, or None if the client has closed the connection."""
+        self._is_head = False
         event = await self._next_event()
         if not isinstance(event, h11.Request):
             return None
@@ -87,6 +100,8 @@ class HttpConnection:
             raise HttpError(HTTPStatus.BAD_REQUEST, f"the target is no URL: {error}") from None
         request = Request(
             method=event.method.decode("latin-1"),
+            # A target with an authority counts instead of the header, as HTTP says.
+            host=target.netloc or headers.get("host", ""),
             path=urllib.parse.unquote(target.path),
             query=dict(urllib.parse.parse_qsl(target.query, keep_blank_values=True)),
             headers=headers,
@@ -95,8 +110,11 @@ class HttpConnection:
             await self._next_event()  # The end of a request without a body; h11 needs no bytes.
         return request
 
-    async def read_body(self, request: Request, limit: int) -> bytes:
-        """Return the body, decompressed; raise HttpError if it has more bytes than the limit."""
+    async def read_body(self, request: Request, limit: int, hold: Callable[[int], None]) -> bytes:
+        """Return the body, decompressed; raise HttpError if it has more bytes than the limit.
+
+        `hold` is called with the number of bytes that are kept, and may refuse them.
+        """
         if not request.is_chunked:
             if request.length is None:
                 raise HttpError(HTTPStatus.LENGTH_REQUIRED, "Content-Length is missing")
@@ -105,13 +123,18 @@ class HttpConnection:
         if self._http.they_are_waiting_for_100_continue:
             self._write(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue"))
         body = bytearray()
+        events = 0
         while self._http.their_state is h11.SEND_BODY:
             event = await self._next_event()
+            events += 1
+            if events % TURN_EVENTS == 0:
+                await asyncio.sleep(0)  # A body may have a chunk for each byte.
             if isinstance(event, h11.Data):
+                hold(len(event.data))
                 body += event.data
                 if len(body) > limit:
                     raise _too_large(limit)
-        return _decompressed(request, bytes(body), limit)
+        return await _decompressed(request, bytes(body), limit, hold)
 
     async def respond(self, status: HTTPStatus, body: dict[str, Any], *, keeps_alive: bool) -> bool:
         """Send a response, and return whether the connection takes another request.
@@ -154,7 +177,9 @@ class HttpConnection:
         return event
 
 
-def _decompressed(request: Request, data: bytes, limit: int) -> bytes:
+async def _decompressed(
+    request: Request, data: bytes, limit: int, hold: Callable[[int], None]
+) -> bytes:
     coding = request.headers.get("content-encoding", "identity").lower()
     if coding == "identity":
         return data
@@ -165,14 +190,21 @@ def _decompressed(request: Request, data: bytes, limit: int) -> bytes:
             keeps_alive=True,
         )
     body = bytearray()
-    while True:
+    for _ in range(MEMBERS):
         decompressor = zlib.decompressobj(wbits=47 if coding == "gzip" else 15)
-        try:
-            body += decompressor.decompress(data, limit + 1 - len(body))
-        except zlib.error as error:
-            raise HttpError(HTTPStatus.BAD_REQUEST, f"the body is not {coding}: {error}") from None
-        if len(body) > limit:
-            raise _too_large(limit)
+        while data and not decompressor.eof:
+            try:
+                part = decompressor.decompress(data, min(TURN_BYTES, limit + 1 - len(body)))
+            except zlib.error as error:
+                raise HttpError(
+                    HTTPStatus.BAD_REQUEST, f"the body is not {coding}: {error}"
+                ) from None
+            hold(len(part))
+            body += part
+            if len(body) > limit:
+                raise _too_large(limit)
+            data = decompressor.unconsumed_tail
+            await asyncio.sleep(0)
         if not decompressor.eof:
             raise HttpError(
                 HTTPStatus.BAD_REQUEST, f"the {coding} body is incomplete", keeps_alive=True
@@ -181,6 +213,7 @@ def _decompressed(request: Request, data: bytes, limit: int) -> bytes:
         data = decompressor.unused_data
         if not data:
             return bytes(body)
+    raise HttpError(HTTPStatus.BAD_REQUEST, f"the body has more than {MEMBERS} gzip members")
 
 
 def _too_large(limit: int) -> HttpError:

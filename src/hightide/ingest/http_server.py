@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import threading
-from collections.abc import Iterator
+import urllib.parse
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -24,9 +26,11 @@ from hightide.ingest.http_connection import HttpConnection, HttpError, Request
 from hightide.ingest.records import key_of
 
 LINES = ("application/x-ndjson", "application/jsonl", "application/x-jsonlines", "text/plain")
-IDLE_S = 60
-BODY_S = 60
 GRACE_S = 30
+# How much one turn of the event loop does.
+TURN_RECORDS = 500
+TURN_BYTES = 64 << 10
+LARGE_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +39,55 @@ class Limits:
 
     body_bytes: int = 10 << 20
     connections: int = 256
+    # Records of one request.
+    records: int = 20_000
+    head_bytes: int = 32 << 10
+    # What librdkafka takes. A larger record is refused, so its key is not looked for.
+    record_bytes: int = 1_000_000
+    # Until the head of the next request is read, and from there until its body is.
+    request_s: float = 60
     # The bodies of all requests in progress.
     total_bytes: int = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Callers:
+    """Who may send requests: no web page, unless its origin is named.
+
+    A browser sends the requests of any page, also to addresses that only this host reaches. It adds
+    the page's Origin. A page whose name an attacker points to this host (DNS rebinding) has that
+    name as its Host, so a name counts only if it is known; an address cannot be pointed elsewhere.
+    """
+
+    hosts: frozenset[str] = frozenset({"localhost"})
+    origins: frozenset[str] = frozenset()
+
+    def check(self, request: Request) -> None:
+        """Raise HttpError if a web page may have sent the request."""
+        try:
+            host = urllib.parse.urlsplit(f"//{request.host}").hostname or ""
+        except ValueError:
+            host = ""
+        if host not in self.hosts and not _is_address(host):
+            raise _forbidden(f"Host is {host or 'empty'}; --allow-host {host or 'NAME'} accepts it")
+        origin = request.headers.get("origin")
+        if origin is not None and origin not in self.origins:
+            raise _forbidden(f"web page {origin} may not send here; --allow-origin accepts one")
+        site = request.headers.get("sec-fetch-site", "none")
+        if origin is None and site not in ("none", "same-origin"):
+            raise _forbidden("other web pages may not send here; --allow-origin accepts one")
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _forbidden(reason: str) -> HttpError:
+    return HttpError(HTTPStatus.FORBIDDEN, reason)
 
 
 class Delivery:
@@ -70,12 +121,19 @@ class IngestServer:
     """An HTTP server that produces what it receives."""
 
     def __init__(
-        self, producer: Any, topics: list[str], *, key: str = "none", limits: Limits | None = None
+        self,
+        producer: Any,
+        topics: list[str],
+        *,
+        key: str = "none",
+        limits: Limits | None = None,
+        callers: Callers | None = None,
     ) -> None:
         self._producer = producer
         self._topics = topics
         self._key = key
         self._limits = limits or Limits()
+        self._callers = callers or Callers()
         self._connections: set[asyncio.Task[None]] = set()
         self._bytes = 0
         self._is_stopping = False
@@ -112,31 +170,37 @@ class IngestServer:
         """Answer the requests of one connection, in order."""
         task = asyncio.current_task()
         assert task is not None
-        connection = HttpConnection(reader, writer)
+        connection = HttpConnection(reader, writer, self._limits.head_bytes)
         if len(self._connections) >= self._limits.connections:
             refused = HttpError(
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 f"{self._limits.connections} connections are open, retry later",
             )
-            with contextlib.suppress(ConnectionError):
-                await connection.respond(refused.status, refused.body, keeps_alive=False)
-            await _close(writer)
+            with contextlib.suppress(OSError):
+                await self._respond(connection, refused.status, refused.body, keeps_alive=False)
+            await self._close(writer)
             return
         self._connections.add(task)
         try:
-            while not self._is_stopping and await self._serve_request(connection):
-                pass
-        except (ConnectionError, TimeoutError):
+            await self._serve_requests(connection)
+        except OSError:
             pass  # The client has disconnected, or is idle for too long.
         finally:
+            await self._close(writer)
             self._connections.discard(task)
-            await _close(writer)
+
+    async def _serve_requests(self, connection: HttpConnection) -> None:
+        takes_more = True
+        while takes_more and not self._is_stopping:
+            takes_more = await self._serve_request(connection)
+            # Pipelined requests must not keep the loop.
+            await asyncio.sleep(0)
 
     async def _serve_request(self, connection: HttpConnection) -> bool:
         """Read a request and respond; return whether another request may follow."""
         keeps_alive = True
         try:
-            async with asyncio.timeout(IDLE_S):
+            async with asyncio.timeout(self._limits.request_s):
                 request = await connection.read_request()
             if request is None:
                 return False
@@ -144,22 +208,43 @@ class IngestServer:
         except HttpError as error:
             status, body = error.status, error.body
             keeps_alive = error.keeps_alive
-        return await connection.respond(
-            status, body, keeps_alive=keeps_alive and not self._is_stopping
+        return await self._respond(
+            connection, status, body, keeps_alive=keeps_alive and not self._is_stopping
         )
+
+    async def _respond(
+        self,
+        connection: HttpConnection,
+        status: HTTPStatus,
+        body: dict[str, Any],
+        *,
+        keeps_alive: bool,
+    ) -> bool:
+        async with asyncio.timeout(self._limits.request_s):  # A client may read nothing.
+            return await connection.respond(status, body, keeps_alive=keeps_alive)
+
+    async def _close(self, writer: asyncio.StreamWriter) -> None:
+        """Close a connection; drop what a client has not read in time."""
+        writer.close()
+        try:
+            async with asyncio.timeout(self._limits.request_s):
+                await writer.wait_closed()
+        except OSError:
+            writer.transport.abort()
 
     async def _handle(
         self, request: Request, connection: HttpConnection
     ) -> tuple[HTTPStatus, dict[str, Any]]:
+        self._callers.check(request)
         if request.method == "GET" and request.path == "/health":
             return HTTPStatus.OK, {"topics": self._topics, "records": self.records}
         topic = self._topic(request)
         if request.method != "POST":
             raise HttpError(HTTPStatus.METHOD_NOT_ALLOWED, "send records with POST")
-        with self._reserve(request):
-            async with asyncio.timeout(BODY_S):
-                body = await connection.read_body(request, self._limits.body_bytes)
-            values = _values(request, body)
+        with self._memory() as hold:
+            async with asyncio.timeout(self._limits.request_s):
+                body = await connection.read_body(request, self._limits.body_bytes, hold)
+            values = _values(request, body, self._limits.records)
             if not values:
                 raise HttpError(HTTPStatus.BAD_REQUEST, "the body is empty", keeps_alive=True)
             return await self._produce(topic, values, request.query.get("key"))
@@ -176,24 +261,36 @@ class IngestServer:
         return name
 
     @contextlib.contextmanager
-    def _reserve(self, request: Request) -> Iterator[None]:
-        """Reserve part of the memory that all requests share."""
-        limit = self._limits.body_bytes
-        wanted = limit if request.length is None else min(request.length, limit)
-        if self._bytes + wanted > self._limits.total_bytes:
-            raise HttpError(HTTPStatus.SERVICE_UNAVAILABLE, "queue full, retry later")
-        self._bytes += wanted
+    def _memory(self) -> Iterator[Callable[[int], None]]:
+        """Return a function that takes a part of the memory that all requests share.
+
+        A body counts when it arrives, and when it is decompressed: what a client announces is free.
+        """
+        held = 0
+
+        def hold(count: int) -> None:
+            nonlocal held
+            if self._bytes + count > self._limits.total_bytes:
+                raise HttpError(HTTPStatus.SERVICE_UNAVAILABLE, "queue full, retry later")
+            held += count
+            self._bytes += count
+
         try:
-            yield
+            yield hold
         finally:
-            self._bytes -= wanted
+            self._bytes -= held
 
     async def _produce(
         self, topic: str, values: list[bytes], key: str | None
     ) -> tuple[HTTPStatus, dict[str, Any]]:
         delivery = Delivery(len(values), asyncio.get_running_loop())
+        bytes_left = TURN_BYTES
         for at, value in enumerate(values):
-            chosen = key_of(self._key, value) if key is None else key.encode()
+            bytes_left -= len(value)
+            if at % TURN_RECORDS == TURN_RECORDS - 1 or bytes_left < 0:
+                bytes_left = TURN_BYTES
+                await asyncio.sleep(0)
+            chosen = await self._key_of(value) if key is None else key.encode()
             try:
                 await self._queue(topic, value, chosen, delivery, at)
             except library().KafkaException as error:
@@ -209,6 +306,13 @@ class IngestServer:
                 _status(delivery.error), sentence(delivery.error), keeps_alive=True, written=written
             )
         return HTTPStatus.OK, {"topic": topic, "records": written, "offsets": delivery.offsets}
+
+    async def _key_of(self, value: bytes) -> bytes | None:
+        if len(value) > self._limits.record_bytes:
+            return None
+        if self._key != "none" and len(value) > LARGE_BYTES:
+            return await asyncio.to_thread(key_of, self._key, value)
+        return key_of(self._key, value)
 
     async def _queue(
         self, topic: str, value: bytes, key: bytes | None, delivery: Delivery, at: int
@@ -227,8 +331,15 @@ class IngestServer:
                 await asyncio.sleep(0.02)
 
 
-def _values(request: Request, body: bytes) -> list[bytes]:
+def _values(request: Request, body: bytes, limit: int) -> list[bytes]:
     if request.media_type in LINES:
+        # Counted before the lines are split: bytes are cheap, and records are not.
+        if body.count(b"\n") > limit:
+            raise HttpError(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                f"the body has more than {limit} lines; send less at a time, or set --max-records",
+                keeps_alive=True,
+            )
         lines = (line.removesuffix(b"\r") for line in body.split(b"\n"))
         return [line for line in lines if line]
     return [body] if body else []
@@ -243,9 +354,3 @@ def _status(error: Any) -> HTTPStatus:
     ):  # fmt: skip
         return HTTPStatus.NOT_FOUND
     return HTTPStatus.SERVICE_UNAVAILABLE
-
-
-async def _close(writer: asyncio.StreamWriter) -> None:
-    writer.close()
-    with contextlib.suppress(ConnectionError):
-        await writer.wait_closed()

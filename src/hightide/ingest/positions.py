@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hightide import private_files
 from hightide.client.librdkafka import consumer, library
 from hightide.ingest.file_identity import FilePosition, Identity
 from hightide.ingest.sender import IngestError
@@ -41,8 +42,8 @@ class StateFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(f"{path}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+        path.parent.mkdir(private_files.DIRECTORY_MODE, parents=True, exist_ok=True)
+        self._lock = os.open(f"{path}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -65,6 +66,7 @@ class StateFile:
     def save(self, places: Mapping[Identity, FilePosition]) -> None:
         text = json.dumps({str(key): json.loads(to_json(it)) for key, it in places.items()})
         fresh = self.path.with_name(self.path.name + ".new")
+        fresh.touch(private_files.FILE_MODE)
         with fresh.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()

@@ -73,10 +73,12 @@ def key_of(key: str, value: bytes, path: bytes | None = None) -> bytes | None:
         return None
     try:
         found: Any = json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     for name in key.removeprefix("json:").split("."):
         found = found.get(name) if isinstance(found, dict) else None
     if found is None:
         return None
-    return found.encode() if isinstance(found, str) else json.dumps(found).encode()
+    # JSON can escape half of a surrogate pair, which UTF-8 cannot encode.
+    text = found if isinstance(found, str) else json.dumps(found)
+    return text.encode(errors="backslashreplace")

@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hightide.settings.secrets import is_secret
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -91,9 +93,22 @@ def session(
     if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     wanted = ALWAYS | (IF_LOCAL if is_local else {}) | dict(settings or {})
+    public = {key: value for key, value in wanted.items() if not is_secret(key)}
+    if public != wanted:
+        _start_java({**public, "spark.app.name": name, "spark.master": master})
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in wanted.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def _start_java(settings: Mapping[str, str]) -> None:
+    """Start Java with these settings as arguments, which every user of the host can read.
+
+    PySpark passes all settings that way, unless Java runs already: then it sends them.
+    """
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized(conf=SparkConf().setAll(list(settings.items())))

@@ -27,6 +27,7 @@ from hightide.wire.messages.metadata import (
 )
 from hightide.wire.messages.replicas import (
     AlterPartitionReassignmentsResponse,
+    DepartedBroker,
     DescribedReplica,
     DescribedTopic,
     DescribeReplicasResponse,
@@ -96,6 +97,33 @@ def test_every_broker_is_asked_and_the_answers_are_put_together():
         request for request in two.asked if type(request).__name__ == "DescribeReplicasRequest"
     ]
     assert [(topic.topic, topic.partitions) for topic in asked.topics] == [("orders", [0])]
+
+
+def test_what_live_brokers_remember_of_dead_ones_is_put_together():
+    one, two = FakeBroker(1), FakeBroker(2)
+
+    def remembers(*departed):
+        found = [
+            DepartedBroker(broker_id=broker, host=host, port=9092, last_seen_ms=at_ms)
+            for broker, host, at_ms in departed
+        ]
+        return lambda _: DescribeReplicasResponse(topics=[], departed=found)
+
+    # Broker 1 did not notice yet that broker 2 is back, and saw broker 3 before it moved.
+    one.answers[REPLICAS] = remembers((2, "b", 100), (3, "old", 200))
+    two.answers[REPLICAS] = remembers((3, "new", 300), (4, "", 400))
+
+    async def ask():
+        async with cluster(one, two) as admin:
+            return await admin.replicas.describe(["orders"])
+
+    found = asyncio.run(ask())
+    assert found.last_seen_ms == {3: 300, 4: 400}
+    assert found.addresses == {
+        1: f"127.0.0.1:{one.port}",
+        2: f"127.0.0.1:{two.port}",
+        3: "new:9092",
+    }
 
 
 def test_a_broker_is_asked_for_some_at_a_time_and_only_for_what_it_holds(monkeypatch):

@@ -11,7 +11,7 @@ from collections import deque
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hightide.client import retry
@@ -147,6 +147,11 @@ async def write(broker, count, **named):
         producer.close()
 
 
+ok, refused, doubtful = "none", "refused", "written and refused"
+
+
+# The fifth batch is in doubt and its retry is refused, while the batches after it are written.
+@example([ok, doubtful, ok, ok, doubtful, ok, ok, refused], 10)
 @given(st.lists(st.sampled_from(FAULTS), max_size=60), st.integers(1, 40))
 def test_every_batch_is_written_once_and_in_order(faults, count):
     broker = ModelBroker(faults)

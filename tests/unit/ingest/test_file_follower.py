@@ -242,6 +242,18 @@ def test_a_file_that_cannot_be_read_is_told(log, tmp_path) -> None:
         assert "cannot be read" in messages[0]
 
 
+def test_a_file_that_grows_and_is_rotated_while_it_is_closed_is_read(log) -> None:
+    watch = Watch(log)
+    add(log, "one")
+    assert watch.look() == ["one"]
+    watch.start()
+    assert watch.look() == [], "it is not opened, because it has not grown"
+    add(log, "two")
+    log.rename(f"{log}.1")
+    add(log, "three")
+    assert sorted(watch.look()) == ["three", "two"]
+
+
 class Rotation(RuleBasedStateMachine):
     """A writer that rotates by renaming, and a collector that dies: no line is lost."""
 

@@ -13,7 +13,7 @@ import pytest
 
 from hightide.ingest.http_server import IngestServer, Limits
 
-POST = b"POST / HTTP/1.1\r\nHost: h\r\n"
+POST = b"POST / HTTP/1.1\r\nHost: localhost\r\n"
 
 
 class AcknowledgingProducer:
@@ -147,7 +147,9 @@ def test_bytes_may_come_one_by_one() -> None:
 
 def test_pipelined_requests_are_answered_in_order() -> None:
     requests = [POST + b"Content-Length: 1\r\n\r\n%d" % number for number in range(5)]
-    values, responses = exchange(b"".join(requests) + b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n")
+    values, responses = exchange(
+        b"".join(requests) + b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    )
     assert values == [b"0", b"1", b"2", b"3", b"4"]
     assert statuses(responses) == [200] * 6
     assert [body["offsets"][0]["offset"] for _, body in responses[:5]] == [0, 1, 2, 3, 4]
@@ -183,9 +185,18 @@ def test_a_head_has_a_bound() -> None:
 
 
 def test_the_body_of_a_request_that_needs_none_is_no_request() -> None:
-    hidden = b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n"
-    head = b"GET /health HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % len(hidden)
+    hidden = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    head = b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(hidden)
     assert statuses(exchange(head + hidden)[1]) == [200]
+
+
+def test_memory_counts_what_has_arrived_and_what_was_decompressed() -> None:
+    limits = Limits(body_bytes=1000, total_bytes=500)
+    announced = b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n"
+    assert statuses(exchange(POST + announced, limits=limits)[1]) == [200]
+    packed = gzip.compress(bytes(900))
+    head = b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed)
+    assert statuses(exchange(POST + head + packed, limits=limits)[1]) == [503]
 
 
 def test_a_request_without_room_is_to_be_sent_again() -> None:
@@ -207,11 +218,11 @@ def test_a_request_without_room_is_to_be_sent_again() -> None:
     ],
 )
 def test_a_request_that_is_not_served_gets_its_status(line, status) -> None:
-    assert statuses(exchange(line + b"\r\nHost: h\r\n\r\n")[1]) == [status]
+    assert statuses(exchange(line + b"\r\nHost: localhost\r\n\r\n")[1]) == [status]
 
 
 def test_a_response_to_head_has_no_body() -> None:
-    writer = serve(b"HEAD / HTTP/1.1\r\nHost: h\r\n\r\n")[1]
+    writer = serve(b"HEAD / HTTP/1.1\r\nHost: localhost\r\n\r\n")[1]
     assert writer.data.startswith(b"HTTP/1.1 405 Method Not Allowed\r\n")
     assert writer.data.endswith(b"\r\n\r\n")
 

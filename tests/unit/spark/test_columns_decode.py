@@ -221,6 +221,13 @@ class TestWhatIsTaken:
         assert rows(data, columns=["headers"]) == [{"headers": [{"key": "h", "value": b"1"}]}]
         assert list(rows(data)[0]) == list(record_schema.COLUMNS)
 
+    def test_records_that_compress_very_well_are_no_damage(self) -> None:
+        line = b'{"service": "billing", "state": "up"}' * 30
+        made = [(at, 1000 + at, None, line, ()) for at in range(3_000)]
+        data = bytes(build(made, codec=Codec.ZSTD))
+        assert 100 * len(data) + 2**20 < 3_000 * len(line)
+        assert len(rows(data, columns=["offset"])) == 3_000
+
     def test_header_keys_that_are_no_text_are_made_text(self) -> None:
         made: list[Plain] = [(0, 1, None, None, (("\udcffé", b"1"), ("a", None)))]
         (row,) = rows(bytes(build(made)), headers=True)

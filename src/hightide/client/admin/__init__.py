@@ -13,19 +13,22 @@ message.
 
 from __future__ import annotations
 
+from functools import cached_property
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from hightide.client.admin.cluster import ClusterAdmin
-from hightide.client.admin.configs import ConfigAdmin
-from hightide.client.admin.groups import GroupAdmin
-from hightide.client.admin.records import RecordAdmin
-from hightide.client.admin.replicas import ReplicaAdmin
-from hightide.client.admin.topics import TopicAdmin
-from hightide.client.admin.transactions import TransactionAdmin
 from hightide.client.broker_connection import CLIENT_ID, TIMEOUT_MS
 from hightide.client.routing import Router
 from hightide.client.security import PLAINTEXT, Security
+
+if TYPE_CHECKING:
+    from hightide.client.admin.cluster import ClusterAdmin
+    from hightide.client.admin.configs import ConfigAdmin
+    from hightide.client.admin.groups import GroupAdmin
+    from hightide.client.admin.records import RecordAdmin
+    from hightide.client.admin.replicas import ReplicaAdmin
+    from hightide.client.admin.topics import TopicAdmin
+    from hightide.client.admin.transactions import TransactionAdmin
 
 __all__ = ["Admin"]
 
@@ -39,6 +42,7 @@ class Admin:
         *,
         client_id: str = CLIENT_ID,
         timeout_ms: int = TIMEOUT_MS,
+        connect_timeout_ms: int | None = None,
         security: Security = PLAINTEXT,
         long_running: bool = False,
     ) -> None:
@@ -46,16 +50,54 @@ class Admin:
             bootstrap,
             client_id=client_id,
             timeout_ms=timeout_ms,
+            connect_timeout_ms=connect_timeout_ms,
             security=security,
             long_running=long_running,
         )
-        self.cluster = ClusterAdmin(self.router)
-        self.topics = TopicAdmin(self.router)
-        self.configs = ConfigAdmin(self.router)
-        self.records = RecordAdmin(self.router)
-        self.groups = GroupAdmin(self.router, self.records)
-        self.replicas = ReplicaAdmin(self.router, self.topics)
-        self.transactions = TransactionAdmin(self.router)
+
+    # A noun's module has the classes of its messages; it is imported when the noun is first used.
+
+    @cached_property
+    def cluster(self) -> ClusterAdmin:
+        from hightide.client.admin.cluster import ClusterAdmin
+
+        return ClusterAdmin(self.router)
+
+    @cached_property
+    def topics(self) -> TopicAdmin:
+        from hightide.client.admin.topics import TopicAdmin
+
+        return TopicAdmin(self.router)
+
+    @cached_property
+    def configs(self) -> ConfigAdmin:
+        from hightide.client.admin.configs import ConfigAdmin
+
+        return ConfigAdmin(self.router)
+
+    @cached_property
+    def records(self) -> RecordAdmin:
+        from hightide.client.admin.records import RecordAdmin
+
+        return RecordAdmin(self.router)
+
+    @cached_property
+    def groups(self) -> GroupAdmin:
+        from hightide.client.admin.groups import GroupAdmin
+
+        return GroupAdmin(self.router, self.records)
+
+    @cached_property
+    def replicas(self) -> ReplicaAdmin:
+        from hightide.client.admin.replicas import ReplicaAdmin
+
+        return ReplicaAdmin(self.router, self.topics)
+
+    @cached_property
+    def transactions(self) -> TransactionAdmin:
+        from hightide.client.admin.transactions import TransactionAdmin
+
+        return TransactionAdmin(self.router)
 
     async def __aenter__(self) -> Self:
         return self

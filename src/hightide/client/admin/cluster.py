@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from hightide.client.broker_connection import ConnectionFailed, check
-from hightide.client.model.cluster import ClusterDescription, ReplicaSize
+from hightide.client.broker_connection import CODES, Connection, ConnectionFailed, check
+from hightide.client.model.cluster import ClusterDescription, LogDir, LogDirs, ReplicaSize
 from hightide.client.routing import Router
-from hightide.wire.messages.cluster import DescribeLogDirsRequest
+from hightide.wire.errors import ErrorCode
+from hightide.wire.messages.cluster import DescribeLogDirsRequest, DescribeLogDirsResult
 from hightide.wire.messages.controller import ResignControllerRequest
+from hightide.wire.messages.replicas import DescribeReplicasRequest
 
 
 class ClusterAdmin:
@@ -40,29 +42,57 @@ class ClusterAdmin:
         check(answer.error_code, answer.error_message)
         return before, answer.controller_id
 
-    async def log_dirs(self) -> list[ReplicaSize]:
-        """The size of every replica on every broker."""
-        if not self._router.nodes:
-            await self._router.metadata([])
-        found = []
-        for broker_id in sorted(self._router.nodes):
-            connection = await self._router.broker(broker_id)
+    async def log_dirs(self) -> LogDirs:
+        """The log directories of every live broker, and the replicas in them."""
+
+        async def ask(connection: Connection) -> list[LogDir]:
+            broker = self._router.broker_of(connection)
             answer = await connection.send(
                 DescribeLogDirsRequest(topics=None), timeout_ms=self._router.timeout_ms
             )
-            check(answer.error_code, about=f"broker {broker_id}")
-            for directory in answer.results:
-                check(directory.error_code, about=directory.log_dir)
-                found += [
-                    ReplicaSize(
-                        broker=broker_id,
-                        log_dir=directory.log_dir,
-                        topic=topic.name,
-                        partition=partition.partition_index,
-                        size_bytes=partition.partition_size,
-                        offset_lag=partition.offset_lag,
-                    )
-                    for topic in directory.topics
-                    for partition in topic.partitions
-                ]
-        return found
+            check(answer.error_code, about=f"broker {broker}")
+            return [_log_dir(broker, directory) for directory in answer.results]
+
+        heard = await self._router.ask_every_broker(ask)
+        found = [directory for _, listed in sorted(heard.answers.items()) for directory in listed]
+        return LogDirs(found, heard.silent)
+
+    async def versions(self) -> dict[int, str | None]:
+        """The version of Hightide that each live broker runs; None if a broker does not say.
+
+        DescribeReplicas is Hightide's own request, with no topics here.  Kafka's brokers close the
+        connection on it, and Kafka's protocol has no place for their version.
+        """
+
+        async def ask(connection: Connection) -> str:
+            request = DescribeReplicasRequest(topics=[])
+            try:
+                answer = await connection.send(request, version=0)
+            except ConnectionFailed:
+                return ""
+            return str(answer.software_version)
+
+        heard = await self._router.ask_every_broker(ask)
+        return {broker: heard.answers.get(broker) or None for broker in self._router.nodes}
+
+
+def _log_dir(broker: int, directory: DescribeLogDirsResult) -> LogDir:
+    code = directory.error_code
+    return LogDir(
+        broker=broker,
+        log_dir=directory.log_dir,
+        error=CODES.get(code, ErrorCode.UNKNOWN_SERVER_ERROR) if code else None,
+        total_bytes=directory.total_bytes if directory.total_bytes >= 0 else None,
+        usable_bytes=directory.usable_bytes if directory.usable_bytes >= 0 else None,
+        replicas=[
+            ReplicaSize(
+                topic=topic.name,
+                partition=partition.partition_index,
+                size_bytes=partition.partition_size,
+                offset_lag=partition.offset_lag,
+                is_future=partition.is_future_key,
+            )
+            for topic in directory.topics
+            for partition in topic.partitions
+        ],
+    )

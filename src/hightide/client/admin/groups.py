@@ -46,6 +46,9 @@ from hightide.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
@@ -275,6 +278,36 @@ class GroupAdmin:
         return GroupLag(group, lags(group, commits, extents, oldest_ms))
 
     # -- delete ----------------------------------------------------------------------------
+
+    async def delete_offsets(
+        self, group_id: str, partitions: Iterable[Partition]
+    ) -> dict[Partition, ErrorCode | None]:
+        """Delete committed offsets; return the refusal of each partition, or None."""
+        request = OffsetDeleteRequest(
+            group_id=group_id,
+            topics=[
+                OffsetDeleteRequestTopic(
+                    name=topic,
+                    partitions=[
+                        OffsetDeleteRequestPartition(partition_index=index) for index in indexes
+                    ],
+                )
+                for topic, indexes in by_topic(partitions).items()
+            ],
+        )
+
+        async def ask(connection: Connection) -> dict[Partition, ErrorCode | None]:
+            answer = await connection.send(request, timeout_ms=self._timeout_ms)
+            check(answer.error_code, about=group_id)
+            found: dict[Partition, ErrorCode | None] = {}
+            for topic in answer.topics:
+                for partition in topic.partitions:
+                    key = topic.name, partition.partition_index
+                    refusal = _refusal(partition.error_code, f"{key[0]}/{key[1]}")
+                    found[key] = None if refusal is None else refusal.code
+            return found
+
+        return await self._router.ask_coordinator(CoordinatorKind.GROUP, group_id, ask)
 
     async def delete(self, group_id: str) -> None:
         """Delete a group without members, and its offsets."""

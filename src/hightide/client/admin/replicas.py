@@ -30,9 +30,11 @@ from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.metadata import DescribeTopicPartitionsRequest, TopicRequest
 from hightide.wire.messages.replicas import (
     AlterPartitionReassignmentsRequest,
+    DepartedBroker,
     DescribedReplica,
     DescribedTopic,
     DescribeReplicasRequest,
+    DescribeReplicasResponse,
     ElectLeadersRequest,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsTopics,
@@ -64,8 +66,9 @@ class ReplicaAdmin:
         else:
             topics = await self._topics.describe(names)
         brokers = sorted(self._router.nodes)
+        departed: dict[int, DepartedBroker] = {}
         answers = await asyncio.gather(
-            *(self._reports(broker, _held_by(broker, topics)) for broker in brokers)
+            *(self._reports(broker, _held_by(broker, topics), departed) for broker in brokers)
         )
         reports, silent, others = [], {}, set()
         for broker, answer in zip(brokers, answers, strict=True):
@@ -84,15 +87,25 @@ class ReplicaAdmin:
         )
         if others:
             partitions = with_reassignments(partitions, await self.reassignments())
-        controller = self._router.controller_id
+        gone = {broker: one for broker, one in departed.items() if broker not in brokers}
+        addresses = {node.id: f"{node.host}:{node.port}" for node in self._router.nodes.values()}
+        addresses |= {broker: f"{one.host}:{one.port}" for broker, one in gone.items() if one.host}
         return ReplicasDescription(
-            controller, frozenset(brokers), partitions, silent, frozenset(others)
+            self._router.controller_id,
+            frozenset(brokers),
+            partitions,
+            silent,
+            frozenset(others),
+            addresses,
+            {broker: one.last_seen_ms for broker, one in gone.items()},
         )
 
     async def _reports(
-        self, broker: int, held: Sequence[Partition]
+        self, broker: int, held: Sequence[Partition], departed: dict[int, DepartedBroker]
     ) -> list[ReplicaReport] | str | None:
         """A broker's reports; a sentence if it does not answer; None if it is not Hightide's.
+
+        The brokers that it saw leave are added to `departed`, each as it was seen last.
 
         One request covers a limited number of replicas, so that the broker's other clients do not
         wait for long.  A broker without replicas gets an empty request, to learn whether it
@@ -109,12 +122,20 @@ class ReplicaAdmin:
                 return str(error)
             if answer is None:
                 return None
-            found += answer
+            found += [
+                _report(broker, topic, replica)
+                for topic in answer.topics
+                for replica in topic.partitions
+            ]
+            for one in answer.departed:
+                known = departed.get(one.broker_id)
+                if known is None or one.last_seen_ms > known.last_seen_ms:
+                    departed[one.broker_id] = one
         return found
 
     async def _ask_report(
         self, broker: int, held: Sequence[Partition]
-    ) -> list[ReplicaReport] | None:
+    ) -> DescribeReplicasResponse | None:
         connection = await self._router.broker(broker)
         request = DescribeReplicasRequest(
             topics=[
@@ -123,18 +144,14 @@ class ReplicaAdmin:
             ]
         )
         try:
-            answer = await connection.send(request, version=0)
+            answer: DescribeReplicasResponse = await connection.send(request, version=0)
         except ConnectionFailed:
             # Other brokers close the connection on a request that they do not know.  A broker that
             # has died cannot be reached, and raises here.
             await self._router.broker(broker)
             return None
         check(answer.error_code, answer.error_message, about=f"broker {broker}")
-        return [
-            _report(broker, topic, replica)
-            for topic in answer.topics
-            for replica in topic.partitions
-        ]
+        return answer
 
     async def _eligible(self, names: Sequence[str]) -> dict[Partition, tuple[int, ...]]:
         """The ELR of each partition, if the cluster has ELRs."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+
+from hightide.wire.errors import ErrorCode
 
 Partition = tuple[str, int]
 """A topic's name and a partition's index."""
@@ -128,12 +130,33 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSize:
-    broker: int
-    log_dir: str
+    """A replica in a log directory; a future one is being moved to that directory."""
+
     topic: str
     partition: int
     size_bytes: int
     offset_lag: int
+    is_future: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogDir:
+    """A log directory of a broker; None where the broker does not report it."""
+
+    broker: int
+    log_dir: str
+    error: ErrorCode | None
+    total_bytes: int | None
+    usable_bytes: int | None
+    replicas: list[ReplicaSize]
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirs:
+    """The log directories of a cluster, and why some brokers did not report theirs."""
+
+    directories: list[LogDir]
+    silent: Mapping[int, str]
 
 
 def by_topic(partitions: Iterable[Partition]) -> dict[str, list[int]]:

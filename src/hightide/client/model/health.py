@@ -1,5 +1,6 @@
 """What is wrong with a cluster: one sentence per problem, the worst first.
 
+Among problems of a kind, those of users' topics come before those of internal topics.
 A partition is listed once, with its worst problem.  A replica that lost committed records, or that
 its broker cannot serve because of its disk, is listed in addition.  A partition that is being
 reassigned is healthy: the replicas that the reassignment adds do not count as missing.
@@ -42,10 +43,14 @@ class Problem:
 def problems(cluster: ReplicasDescription, min_isr: Mapping[str, int]) -> list[Problem]:
     """All problems; `min_isr` is min.insync.replicas by topic."""
     found = [*_cluster_problems(cluster)]
-    for partition in cluster.partitions:
+    for partition in users_first(cluster.partitions):
         found += _partition_problems(partition, min_isr.get(partition.topic, 1))
     order = {kind: nth for nth, kind in enumerate(ProblemKind)}
     return sorted(found, key=lambda problem: order[problem.kind])
+
+
+def users_first(partitions: Iterable[PartitionReplicas]) -> list[PartitionReplicas]:
+    return sorted(partitions, key=lambda partition: partition.is_internal)
 
 
 def _cluster_problems(cluster: ReplicasDescription) -> Iterator[Problem]:
@@ -110,17 +115,23 @@ def _partition_problems(partition: PartitionReplicas, min_isr: int) -> Iterator[
         )
 
 
+def awaited(partition: PartitionReplicas) -> tuple[int, ...]:
+    """The brokers that an offline partition waits for: one of them, or the logs of all."""
+    state = partition.state
+    found = state.isr or state.elr or state.last_known_elr
+    if not found and state.last_known_leader != NO_BROKER:
+        found = (state.last_known_leader,)
+    return found
+
+
 def _remedy(partition: PartitionReplicas) -> str:
     """Which broker brings an offline partition back."""
-    state = partition.state
-    whole = state.isr or state.elr
-    if not whole and state.last_known_elr:
+    state, whole = partition.state, awaited(partition)
+    if not (state.isr or state.elr) and state.last_known_elr:
         return (
-            f"It waits for the logs of brokers {listed(state.last_known_elr)}, of which the longest"
-            " is elected; an unclean election does not wait."
+            f"It waits for the logs of brokers {listed(whole)}, of which the longest is elected;"
+            " an unclean election does not wait."
         )
-    if not whole and state.last_known_leader != NO_BROKER:
-        whole = (state.last_known_leader,)
     if not whole:
         return "No replica is known to have all records; an unclean election can choose one."
     waiting = f"broker {whole[0]}" if len(whole) == 1 else f"one of brokers {listed(whole)}"

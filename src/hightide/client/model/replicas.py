@@ -107,6 +107,8 @@ class PartitionReplicas:
     reports: Mapping[int, ReplicaReport] = field(default_factory=dict)
     silent: frozenset[int] = frozenset()
     """Live brokers that did not answer."""
+    is_internal: bool = False
+    """Whether the topic is one of the brokers' own, such as __consumer_offsets."""
 
     @property
     def name(self) -> str:
@@ -219,6 +221,10 @@ class ReplicasDescription:
     """Live brokers that did not answer, each with the reason as a sentence."""
     others: frozenset[int] = frozenset()
     """Brokers that do not know DescribeReplicas: they are not Hightide's."""
+    addresses: Mapping[int, str] = field(default_factory=dict)
+    """Where live brokers listen, and where those listened that a live broker saw leave."""
+    last_seen_ms: Mapping[int, int] = field(default_factory=dict)
+    """When brokers that are not alive were last seen, as far as a live broker remembers."""
 
 
 def combine_reports(
@@ -259,6 +265,7 @@ def combine_reports(
                     live=frozenset(live),
                     reports=current,
                     silent=frozenset(silent),
+                    is_internal=topic.internal,
                 )
             )
     return found

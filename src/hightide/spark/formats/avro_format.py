@@ -13,7 +13,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -42,7 +42,7 @@ class AvroSchema(Schema):
     """An Avro schema; its text is sent to executors and parsed there once."""
 
     text: str
-    registry: str | None = None
+    registry: str | None = field(default=None, repr=False)  # it may have a password
     prefix: Prefix = "auto"
     prefix_id: int | None = None
     format = "avro"
@@ -71,6 +71,11 @@ def avro(
     It is a dict, JSON or the path of an .avsc file, or the latest of a subject in a registry. With
     `prefix_id`, encoded values get Confluent's prefix.
     """
+    if registry is not None:
+        try:
+            confluent.check_url(registry)
+        except ValueError as error:
+            raise BadSchema(f"avro(): {error}.") from None
     if schema is None:
         if registry is None or subject is None:
             raise BadSchema("avro() needs a schema, or a registry and a subject.")

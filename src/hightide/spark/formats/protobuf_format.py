@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from google.protobuf import descriptor_pb2, descriptor_pool
+from google.protobuf import descriptor_pb2, descriptor_pool, json_format
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 from pyspark.sql.types import StructType
@@ -25,6 +25,10 @@ from hightide.spark.formats.value_schema import BadSchema, Schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+# What a message raises that its columns cannot hold. JSON has no NaN, so a Struct with one is
+# among them.
+UNFIT = (pa.ArrowException, OverflowError, ValueError, json_format.Error)
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,7 @@ class ProtobufCodec:
     def decode(self, values: list[bytes | None]) -> tuple[pa.Array, list[str | None]]:
         try:
             return self._decode(values, fit=False)
-        except (pa.ArrowException, OverflowError):
+        except UNFIT:
             # Some value does not fit into its column: find out which.
             return self._decode(values, fit=True)
 
@@ -128,13 +132,14 @@ class ProtobufCodec:
                 continue
             try:
                 message = make(value if value[:1] != b"\0" else _bare(value))
-                if fit:
-                    protobuf_columns.array_of(self.columns, [message])
-            except (pa.ArrowException, OverflowError) as error:
-                errors[at] = f"a value does not fit into its column: {error}"
-                continue
             except (DecodeError, ValueError) as error:
                 errors[at] = f"the value is not a message {self.name}: {error}"
+                continue
+            try:
+                if fit:
+                    protobuf_columns.array_of(self.columns, [message])
+            except UNFIT as error:
+                errors[at] = f"a value does not fit into its column: {error}"
                 continue
             if self.has_required and not message.IsInitialized():
                 lacking = ", ".join(message.FindInitializationErrors())

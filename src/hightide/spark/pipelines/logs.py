@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+from hightide import private_files
+
 SPARK_LOG, OUTPUT_LOG, ERRORS_LOG = "spark.log", "output.log", "errors.log"
 LEVEL = "WARN"
 # Loggers with which PySpark prints whole exceptions as JSON, besides raising them.
@@ -39,7 +41,7 @@ appender.file.strategy.max = 2
 
 def settings(folder: Path) -> dict[str, str]:
     """Return Spark settings that send its log to the folder of an app."""
-    folder.mkdir(parents=True, exist_ok=True)
+    private_files.make_directory(folder)
     properties = folder / "log4j2.properties"
     log = (folder / SPARK_LOG).absolute()
     properties.write_text(PROPERTIES.format(level=LEVEL.lower(), file=log), "utf-8")
@@ -50,7 +52,7 @@ def settings(folder: Path) -> dict[str, str]:
 @contextlib.contextmanager
 def muted(folder: Path) -> Iterator[None]:
     """Redirect stderr of the processes that are started in this block to a file."""
-    folder.mkdir(parents=True, exist_ok=True)
+    private_files.make_directory(folder)
     for name in NOISY_LOGGERS:
         logging.getLogger(name).disabled = True
     sys.stderr.flush()
@@ -66,7 +68,7 @@ def muted(folder: Path) -> Iterator[None]:
 
 def keep(folder: Path, trace: str) -> Path:
     """Append a whole trace to the log of errors, and return its path."""
-    folder.mkdir(parents=True, exist_ok=True)
+    private_files.make_directory(folder)
     with (folder / ERRORS_LOG).open("a", encoding="utf-8") as log:
         log.write(f"--- {datetime.now(UTC).isoformat(timespec='seconds')}\n{trace.rstrip()}\n")
     return folder / ERRORS_LOG

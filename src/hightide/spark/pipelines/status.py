@@ -20,6 +20,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from hightide import private_files
+
 STATUS_FILE = "status.json"
 LOCK_FILE = "lock"
 WRITTEN = "written"
@@ -211,7 +213,7 @@ def lag(positions: Positions, ends: Positions) -> int:
 
 def write(folder: Path, status: AppStatus) -> None:
     """Replace the status of the app with this folder."""
-    folder.mkdir(parents=True, exist_ok=True)
+    private_files.make_directory(folder)
     fresh = folder / f".{STATUS_FILE}.{os.getpid()}"
     fresh.write_text(json.dumps(dataclasses.asdict(status), indent=1), "utf-8")
     fresh.replace(folder / STATUS_FILE)
@@ -265,8 +267,10 @@ def known(state: Path) -> Iterator[AppStatus]:
 @contextlib.contextmanager
 def app_lock(folder: Path, name: str) -> Iterator[None]:
     """Hold the lock of an app; raise AlreadyRunning if another process has it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    private_files.make_directory(folder)
+    descriptor = os.open(
+        folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, private_files.FILE_MODE
+    )
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
