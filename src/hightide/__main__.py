@@ -15,24 +15,27 @@ def main(argv: list[str] | None = None) -> int:
     match arguments:
         case ["--version" | "-V"]:
             from hightide import __version__
+            from hightide.cli import broken_pipe
 
-            print(f"hightide {__version__}")
-            return 0
+            return broken_pipe.run(lambda: print(f"hightide {__version__}") or 0)
         case ["up", *rest]:
+            from hightide import private_files
             from hightide.cli import up
 
+            private_files.by_default()
             return up.run(rest)
         case ["broker", "start", *rest]:
-            from hightide import process
+            from hightide import private_files, process
             from hightide.broker import main as broker
 
-            process.stop_with_parent()
-            return broker.run(rest)
+            private_files.by_default()
+            return broker.run(rest, process.join_parent())
         case ["zookeeper" | "coordinator", "start", *rest]:
-            from hightide import process
+            from hightide import private_files, process
             from hightide.zookeeper.server import main as zookeeper
 
-            process.stop_with_parent()
+            private_files.by_default()
+            process.join_parent()
             return zookeeper.run(rest)
         case _:
             from hightide.cli import app

@@ -1,15 +1,19 @@
 """Brokers and ZooKeeper servers as child processes: start, wait, stop, and leave none behind.
 
 `hightide up` and `hightide.testing` both run them this way, like a user from a shell, so this
-module does not know what the processes do.  It guarantees three things:
+module knows only one thing that they do.  It guarantees:
 
 * `start` returns when the child serves (it prints a `listening:` line), or raises with the last
   lines of its log.  There is no sleep.  To start several at once, `launch` them all and then wait
   for each.
-* The child dies with its parent, even when the parent is killed.  The parent holds the only writing
-  end of a pipe, and the child stops when that pipe closes.  The kernel's parent-death signal does
-  not work here: it fires when the *thread* that started the child ends, and would stop a broker
-  that a test's worker thread has started.
+* The child dies with its parent, even when the parent is killed: a pair of sockets, the lifeline,
+  joins the two, and the child stops when the parent's end closes.  The kernel's parent-death signal
+  does not work here: it fires when the *thread* that started the child ends, and would stop a
+  broker that a test's worker thread has started.
+* The parent learns at once that the child has died, because the child's end closes too.
+* A broker's ZooKeeper session ends with the broker.  The broker reports the key of its session over
+  the lifeline, and the parent ends the session of a broker that died.  So the controller elects new
+  leaders at once, instead of after the session timeout.
 * The child is in a new session, so Ctrl-C reaches only the parent, which then stops the children in
   order.
 """
@@ -23,15 +27,23 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar
+
+from hightide import private_files
+
+if TYPE_CHECKING:
+    from hightide.zookeeper.kazoo_thread import SessionKey
 
 LIFELINE = "HIGHTIDE_LIFELINE_FD"
 LISTENING = b"listening:"
 START_S = 60.0
 GRACE_S = 30.0
+REAP_S = 3.0
+"""How long the end of a child waits until its ZooKeeper session has ended."""
 
 
 class ServiceFailed(Exception):
@@ -71,17 +83,27 @@ class ServiceProcess:
     name = "the process"
 
     def __init__(
-        self, arguments: Sequence[str], log: Path, name: str = "", *, wrapper: Sequence[str] = ()
+        self,
+        arguments: Sequence[str],
+        log: Path,
+        name: str = "",
+        *,
+        wrapper: Sequence[str] = (),
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         self.arguments = list(arguments)
         self.wrapper = list(wrapper)
         """A command that runs the child's command in its own process, such as `ip netns exec`."""
+        self.variables = dict(variables or {})
+        """Environment variables for the child: secrets, which must not be in arguments."""
         self.log = log
         self.name = name or type(self).name
         self.address = ""
         self.is_paused = False
+        self.on_end: Callable[[int], None] = lambda _: None
+        """Called in a thread with the pid of a child that has ended, whatever the reason."""
         self._child: subprocess.Popen[bytes] | None = None
-        self._lifeline = -1
+        self._watcher: threading.Thread | None = None
 
     @property
     def pid(self) -> int:
@@ -91,11 +113,11 @@ class ServiceProcess:
     def is_running(self) -> bool:
         return self._child is not None and self._child.poll() is None
 
-    def fileno(self) -> int:
-        """The pipe of the child's stdout; `select` waits on it for the end of the child."""
-        assert self._child is not None
-        assert self._child.stdout is not None
-        return self._child.stdout.fileno()
+    @property
+    def has_pipes(self) -> bool:
+        """Whether the end of the last child has not been waited for."""
+        stdout = None if self._child is None else self._child.stdout
+        return stdout is not None and not stdout.closed
 
     # -- start -----------------------------------------------------------------------------
 
@@ -107,27 +129,60 @@ class ServiceProcess:
     def launch(self) -> None:
         """Start the child without waiting."""
         assert not self.is_running()
-        self.log.parent.mkdir(parents=True, exist_ok=True)
+        if self.has_pipes:
+            self.wait()  # a child that has ended by itself
+        private_files.make_directory(self.log.parent)
         self.address = ""
         self.is_paused = False
-        watched, self._lifeline = os.pipe()
+        lifeline, end_of_child = socket.socketpair()
         # -P keeps the current directory off the child's path: a file there with the name of an
         # imported module must not be loaded.
         command = [*self.wrapper, sys.executable, "-P", "-m", self.module]
         command += [*self.command, *self.arguments]
         try:
-            with self.log.open("ab") as log:
+            with open(private_files.append_to(self.log), "ab") as log:
                 self._child = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=log,
-                    env={**environment(self.module), LIFELINE: str(watched)},
-                    pass_fds=(watched,),
+                    env={
+                        **environment(self.module),
+                        **self.variables,
+                        LIFELINE: str(end_of_child.fileno()),
+                    },
+                    pass_fds=(end_of_child.fileno(),),
                     start_new_session=True,
                 )
+        except BaseException:
+            lifeline.close()
+            raise
         finally:
-            os.close(watched)
+            end_of_child.close()
+        self._watcher = threading.Thread(
+            target=self._watch,
+            args=(lifeline, self._child.pid),
+            name=f"lifeline of {self.name}",
+            daemon=True,
+        )
+        self._watcher.start()
+
+    def _watch(self, lifeline: socket.socket, pid: int) -> None:
+        """Receive what the child reports, until it has ended."""
+        try:
+            # A child that is killed may leave unread bytes, and then the end is a reset.
+            with lifeline, lifeline.makefile("r") as reports, contextlib.suppress(OSError):
+                for line in reports:
+                    self._reported(line)
+            self._ended()
+        finally:
+            self.on_end(pid)
+
+    def _reported(self, line: str) -> None:
+        """The child has sent a line over the lifeline."""
+
+    def _ended(self) -> None:
+        """The child has ended."""
 
     def wait_until_it_listens(self, timeout_s: float = START_S) -> str:
         """Wait until a launched child serves, and return its `host:port`."""
@@ -139,13 +194,16 @@ class ServiceProcess:
 
     def listens_within(self, timeout_s: float) -> str:
         """Wait until a launched child serves; return its `host:port`, "" if it takes longer."""
+        assert self._child is not None
+        assert self._child.stdout is not None
+        stdout = self._child.stdout.fileno()
         deadline = time.monotonic() + timeout_s
         output = b""
         while True:
             left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self], [], [], left)[0]:
+            if left <= 0 or not select.select([stdout], [], [], left)[0]:
                 return ""
-            part = os.read(self.fileno(), 4096)
+            part = os.read(stdout, 4096)
             if not part:
                 raise self.died()
             output += part
@@ -164,7 +222,10 @@ class ServiceProcess:
         except subprocess.TimeoutExpired:
             self._signal(signal.SIGKILL)
             code = self._child.wait()
-        self._close_pipes()
+        if self._child.stdout is not None:
+            self._child.stdout.close()
+        if self._watcher not in {None, threading.current_thread()}:
+            self._watcher.join(REAP_S)
         return code
 
     def stop(self, timeout_s: float = GRACE_S) -> int:
@@ -197,13 +258,6 @@ class ServiceProcess:
         with contextlib.suppress(ProcessLookupError):
             self._child.send_signal(number)
 
-    def _close_pipes(self) -> None:
-        if self._child is not None and self._child.stdout is not None:
-            self._child.stdout.close()
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
-
     # -- failures --------------------------------------------------------------------------
 
     def died(self) -> ServiceFailed:
@@ -234,6 +288,27 @@ class BrokerProcess(ServiceProcess):
     failure = BrokerFailed
     name = "the broker"
 
+    zookeeper = ""
+    """The hosts of ZooKeeper, where the session of a broker that died is ended; "" to leave it."""
+    _session: SessionKey | None = None
+
+    def _reported(self, line: str) -> None:
+        if not self.zookeeper:
+            return
+        from hightide.zookeeper.end_session import SessionKey  # the parent loads kazoo in time
+
+        session_id, _, password = line.strip().partition(" ")
+        self._session = (
+            SessionKey(int(session_id, 16), bytes.fromhex(password)) if password else None
+        )
+
+    def _ended(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            from hightide.zookeeper.end_session import end_session
+
+            end_session(self.zookeeper, session)
+
 
 class ZooKeeperProcess(ServiceProcess):
     """One `hightide zookeeper start` process."""
@@ -241,19 +316,6 @@ class ZooKeeperProcess(ServiceProcess):
     command = ("zookeeper", "start")
     failure = ZooKeeperFailed
     name = "the ZooKeeper server"
-
-
-P = TypeVar("P", bound=ServiceProcess)
-
-
-def first_to_stop(processes: Sequence[P]) -> P:
-    """Wait until one of these running children has ended, and return it."""
-    while True:
-        readable, _, _ = select.select(processes, [], [])
-        for process in readable:
-            # Read and discard what a child prints after its `listening:` line.
-            if not os.read(process.fileno(), 4096):
-                return process
 
 
 def stop_all(processes: Iterable[ServiceProcess], timeout_s: float = GRACE_S) -> list[int]:
@@ -307,22 +369,29 @@ def free_port() -> int:
 # -- in the child ----------------------------------------------------------------------------
 
 
-def stop_with_parent() -> None:
-    """In the child: stop when the parent, which holds the other end of the pipe, has ended.
+def join_parent() -> Callable[[SessionKey | None], None]:
+    """In the child: stop when the parent, which holds the other end of the lifeline, has ended.
 
-    A thread that only waits in one read costs the event loop nothing.
+    Return the function with which a broker reports the key of its ZooKeeper session, or that it has
+    none.  A thread that only waits in one read costs the event loop nothing.
     """
     descriptor = os.environ.pop(LIFELINE, "")
     if not descriptor.isdigit():
-        return
-    import threading
+        return lambda _: None
+    lifeline = int(descriptor)
 
     def watch() -> None:
         with contextlib.suppress(OSError):
-            while os.read(int(descriptor), 1):
+            while os.read(lifeline, 1):
                 pass
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(GRACE_S)
         os.kill(os.getpid(), signal.SIGKILL)
 
+    def report(session: SessionKey | None) -> None:
+        line = "" if session is None else f"{session.session_id:x} {session.password.hex()}"
+        with contextlib.suppress(OSError):  # the parent has ended, or the lifeline is one way
+            os.write(lifeline, f"{line}\n".encode())
+
     threading.Thread(target=watch, name="lifeline", daemon=True).start()
+    return report

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 import typer
 
-from hightide.cli import render
-from hightide.cli.options import LOCALHOST, Bootstrap, Failed, OutputOption, ask
+from hightide.cli import completion, moment, next_step, render
+from hightide.cli.names import Names, named, topic_option
+from hightide.cli.options import (
+    LOCALHOST,
+    Bootstrap,
+    Failed,
+    OutputOption,
+    ask,
+    warn_about_silent,
+)
 from hightide.cli.render import Output
 from hightide.client.admin import Admin
-from hightide.client.model.cluster import ClusterDescription, TopicDescription
+from hightide.client.model.cluster import ClusterDescription, LogDir, TopicDescription
+from hightide.client.model.diagnosis import Cause, CauseKind, Effect, causes, short_names
 from hightide.client.model.health import Problem, ProblemKind, problems
 from hightide.client.model.replicas import ReplicasDescription
 
@@ -20,7 +30,13 @@ app = typer.Typer(no_args_is_help=True, help="Inspect the cluster as a whole.")
 
 
 UNHEALTHY = 3
-SHOWN = 20
+CONSEQUENCES = {
+    ProblemKind.OFFLINE: "offline: neither read nor written",
+    ProblemKind.UNDER_MIN_ISR: "under min ISR: writes with acks=all are refused",
+    ProblemKind.LOST_RECORDS: "with lost records",
+    ProblemKind.REPLICA_FAILED: "with a failed replica",
+    ProblemKind.UNDER_REPLICATED: "under-replicated",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +56,7 @@ class BrokerRow:
     host: str | None
     port: int | None
     rack: str | None
+    version: str | None
     alive: bool
     controller: bool
     leads: int
@@ -65,21 +82,31 @@ class Health:
     offline: int
     under_min_isr: int
     under_replicated: int
+    reassigning: int
+    causes: list[Cause]
     problems: list[Problem]
 
 
 @app.command()
 def info(bootstrap: Bootstrap = LOCALHOST, output: OutputOption = Output.TABLE) -> None:
-    """Show the cluster's id, its controller, and what each broker leads and holds."""
+    """Show the cluster's id, its controller, and what each broker leads and holds.
+
+    VERSION is the version of Hightide; brokers of Apache Kafka do not tell theirs.
+    """
 
     async def run(admin: Admin) -> ClusterInfo:
         topics = await admin.topics.list()
-        return cluster_info(await admin.cluster.describe(), topics)
+        versions = await admin.cluster.versions()
+        return cluster_info(await admin.cluster.describe(), topics, versions)
 
     render.show_one(ask(bootstrap, run), output)
 
 
-def cluster_info(cluster: ClusterDescription, topics: Sequence[TopicDescription]) -> ClusterInfo:
+def cluster_info(
+    cluster: ClusterDescription,
+    topics: Sequence[TopicDescription],
+    versions: Mapping[int, str | None],
+) -> ClusterInfo:
     partitions = [partition for topic in topics for partition in topic.partitions]
     leads = Counter(partition.leader for partition in partitions)
     in_sync = Counter(broker for partition in partitions for broker in partition.isr)
@@ -94,6 +121,7 @@ def cluster_info(cluster: ClusterDescription, topics: Sequence[TopicDescription]
                 host=node.host if node else None,
                 port=node.port if node else None,
                 rack=node.rack if node else None,
+                version=(versions.get(broker) or "unknown") if node else None,
                 alive=node is not None,
                 controller=broker == cluster.controller,
                 leads=leads[broker],
@@ -107,7 +135,10 @@ def cluster_info(cluster: ClusterDescription, topics: Sequence[TopicDescription]
 
 @app.command()
 def health(bootstrap: Bootstrap = LOCALHOST, output: OutputOption = Output.TABLE) -> None:
-    """List what is wrong with the cluster; exit code 3 if anything is.
+    """Say what is wrong with the cluster, why, and what to do; exit code 3 if anything is.
+
+    Each cause, such as a broker that is not alive, has the partitions that it affects, and the next
+    command to type. -o json also lists the problem of each partition.
 
     Problems are: no controller, a partition without a leader, an ISR below min.insync.replicas, a
     replica that is out of sync, lost committed records, or is on a disk that is full or failed, a
@@ -117,18 +148,26 @@ def health(bootstrap: Bootstrap = LOCALHOST, output: OutputOption = Output.TABLE
     async def run(admin: Admin) -> Health:
         found = await admin.replicas.describe()
         topics = sorted({partition.topic for partition in found.partitions})
-        return health_of(found, await admin.configs.min_insync_replicas(topics))
+        return health_of(found, await admin.configs.min_insync_replicas(topics), bootstrap)
 
     found = ask(bootstrap, run)
-    render.show_one(found, output, leave_out=["problems"])
+    render.show_one(found, output, leave_out=["causes", "problems"])
     if output is Output.TABLE:
-        render.write("".join(f"{sentence}\n" for sentence in sentences(found.problems)))
+        render.write("".join(f"\n{paragraph(cause)}" for cause in found.causes))
     if not found.healthy:
         raise typer.Exit(UNHEALTHY)
 
 
-def health_of(found: ReplicasDescription, min_isr: Mapping[str, int]) -> Health:
+def health_of(
+    found: ReplicasDescription, min_isr: Mapping[str, int], bootstrap: str = LOCALHOST
+) -> Health:
     listed = problems(found, min_isr)
+    why = causes(
+        found,
+        min_isr,
+        is_local=bool(listed) and next_step.is_local(bootstrap),
+        now_ms=moment.now_ms(),
+    )
     partitions = found.partitions
     return Health(
         healthy=not listed,
@@ -140,23 +179,118 @@ def health_of(found: ReplicasDescription, min_isr: Mapping[str, int]) -> Health:
             partition.is_under_min_isr(min_isr.get(partition.topic, 1)) for partition in partitions
         ),
         under_replicated=sum(bool(partition.missing) for partition in partitions),
+        reassigning=sum(partition.state.is_reassigning for partition in partitions),
+        causes=[replace(cause, next=next_step.here(cause.next, bootstrap)) for cause in why],
         problems=listed,
     )
 
 
-def sentences(found: Sequence[Problem]) -> list[str]:
-    """The problems as sentences; of very many of one kind, the first and the number of the rest."""
-    kinds: dict[ProblemKind, list[str]] = {}
-    for problem in found:
-        kinds.setdefault(problem.kind, []).append(problem.problem)
-    lines = []
-    for kind, listed in kinds.items():
-        lines += listed[:SHOWN]
-        if len(listed) > SHOWN:
-            lines.append(
-                f"… and {len(listed) - SHOWN} more that are {kind.value}; -o json has all."
-            )
-    return ["", *lines] if lines else []
+def paragraph(cause: Cause) -> str:
+    """A cause for people: what is wrong, what it affects, and the next command."""
+    lines = [cause.cause]
+    if cause.kind not in (CauseKind.OFFLINE, CauseKind.UNDER_MIN_ISR):
+        lines += [f"  {affected(effect)}" for effect in cause.effects]
+    elif len(cause.effects[0].partitions) > 1:
+        lines.append(f"  {affected(cause.effects[0])}")
+    lines.append(f"  {next_step.line(cause.next)}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def affected(effect: Effect) -> str:
+    return (
+        f"{len(effect.partitions)} {CONSEQUENCES[effect.kind]}:"
+        f" {short_names(effect.partitions, effect.internal)}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirRow:
+    broker: int
+    log_dir: str
+    status: str
+    replicas: int
+    size_bytes: int
+    usable_bytes: int | None
+    total_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaRow:
+    broker: int
+    log_dir: str
+    topic: str
+    partition: int
+    size_bytes: int
+    offset_lag: int
+    future: bool
+
+
+@app.command()
+def logdirs(
+    broker: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--broker",
+            min=0,
+            autocompletion=completion.brokers,
+            help="Only this broker; repeatable.",
+        ),
+    ] = None,
+    topic: Annotated[
+        list[str] | None,
+        topic_option("Show the replicas of these partitions; repeatable."),
+    ] = None,
+    replicas: Annotated[
+        bool, typer.Option("--replicas", help="Show each replica instead of each directory.")
+    ] = False,
+    bootstrap: Bootstrap = LOCALHOST,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show the log directories of each broker, their replicas and their free space.
+
+    Sizes are in bytes. USABLE and TOTAL are those of the disk, and unknown of older brokers.
+    """
+    names = named(topic)
+    found = ask(bootstrap, lambda admin: admin.cluster.log_dirs())
+    warn_about_silent(found.silent, "log directories")
+    listed = [one for one in found.directories if not broker or one.broker in broker]
+    if names or replicas:
+        render.show(replica_rows(listed, names), output)
+    else:
+        render.show([log_dir_row(directory) for directory in listed], output)
+
+
+def log_dir_row(directory: LogDir) -> LogDirRow:
+    return LogDirRow(
+        broker=directory.broker,
+        log_dir=directory.log_dir,
+        status="ok" if directory.error is None else directory.error.name,
+        replicas=len(directory.replicas),
+        size_bytes=sum(replica.size_bytes for replica in directory.replicas),
+        usable_bytes=directory.usable_bytes,
+        total_bytes=directory.total_bytes,
+    )
+
+
+def replica_rows(directories: Sequence[LogDir], names: Names) -> list[ReplicaRow]:
+    """The replicas of the named partitions, or all, by partition and broker."""
+    rows = [
+        ReplicaRow(
+            broker=directory.broker,
+            log_dir=directory.log_dir,
+            topic=replica.topic,
+            partition=replica.partition,
+            size_bytes=replica.size_bytes,
+            offset_lag=replica.offset_lag,
+            future=replica.is_future,
+        )
+        for directory in directories
+        for replica in directory.replicas
+        if not names
+        or (replica.topic, None) in names
+        or (replica.topic, replica.partition) in names
+    ]
+    return sorted(rows, key=lambda row: (row.topic, row.partition, row.broker))
 
 
 controller_app = typer.Typer(

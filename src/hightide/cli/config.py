@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hightide.cli import render
+from hightide.cli import completion, render
 from hightide.cli.options import (
     LOCALHOST,
     Bootstrap,
@@ -28,6 +28,7 @@ Resource = Annotated[
     str,
     typer.Argument(
         metavar="RESOURCE",
+        autocompletion=completion.resources,
         help="topic/NAME, broker/ID, or brokers for the cluster-wide defaults.",
     ),
 ]
@@ -57,7 +58,7 @@ def parse_resource(text: str) -> tuple[ResourceType, str]:
 def get(
     resource: Resource,
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these configs.")
+        list[str] | None, typer.Argument(metavar="NAME", help="Only these configs.")
     ] = None,
     changed: Annotated[
         bool, typer.Option("--changed", help="Only configs that differ from the built-in default.")
@@ -85,7 +86,7 @@ def get(
 @app.command("set")
 def set_(
     resource: Resource,
-    settings: Annotated[list[str], typer.Argument(metavar="NAME=VALUE...")],
+    settings: Annotated[list[str], typer.Argument(metavar="NAME=VALUE")],
     dry_run: DryRun = False,
     bootstrap: Bootstrap = LOCALHOST,
     output: OutputOption = Output.TABLE,
@@ -105,7 +106,7 @@ def set_(
 @app.command()
 def unset(
     resource: Resource,
-    names: Annotated[list[str], typer.Argument(metavar="NAME...")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME")],
     dry_run: DryRun = False,
     bootstrap: Bootstrap = LOCALHOST,
     output: OutputOption = Output.TABLE,

@@ -11,7 +11,7 @@ import re
 import resource
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -25,11 +25,13 @@ from hightide.cli import render
 from hightide.cli.options import LOCALHOST, OutputOption, wrong_usage
 from hightide.cli.render import Output
 from hightide.client.admin import Admin
-from hightide.client.broker_connection import ConnectionFailed
+from hightide.client.broker_connection import Connection, ConnectionFailed
+from hightide.client.model.cluster import Node
 from hightide.client.routing import addresses
 from hightide.wire.errors import KafkaError
 
 UNHEALTHY = 3
+LIMIT_MS = 5_000
 GIB = 1 << 30
 LITTLE_DISK, LOW_DISK = GIB, 5 * GIB
 FEW_FILES, LOW_FILES = 256, 4096
@@ -69,7 +71,9 @@ def doctor(
     ] = Path(),
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Check Python, Java, Spark, compiled loops, disk, open files and the broker.
+    """Check Python, Java, Spark, compiled loops, disk, open files and the brokers.
+
+    Each broker of the cluster must be reachable at the address that it advertises.
 
     Exit code 3 if something would not work; warnings and missing optional parts do not count.
     """
@@ -83,7 +87,7 @@ def doctor(
         *_spark(),
         judge_disk(shutil.disk_usage(_existing(folder)).free, folder),
         judge_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
-        judge_broker(bootstrap, _reach(bootstrap or LOCALHOST)),
+        *_brokers(bootstrap),
     ]
     render.show(found, output, _columns(found))
     if any(check.verdict is Verdict.BAD for check in found):
@@ -181,6 +185,22 @@ def judge_broker(asked_for: str | None, answer: str | int) -> Check:
     return Check("broker", Verdict.BAD, f"none at {where}", answer)
 
 
+def judge_addresses(found: Mapping[int, str | None], where: Mapping[int, str]) -> Check:
+    """`found` has why each broker could not be reached at the address that it advertises."""
+    failures = {broker: why for broker, why in found.items() if why is not None}
+    if not failures:
+        return Check("addresses", Verdict.OK, ", ".join(where[broker] for broker in sorted(where)))
+    named = ", ".join(f"{where[broker]} of broker {broker}" for broker in sorted(failures))
+    return Check(
+        "addresses",
+        Verdict.BAD,
+        f"cannot be used from here: {named}",
+        " ".join(failures[broker] for broker in sorted(failures))
+        + " Clients connect to the address that a broker advertises: set its advertised.listeners"
+        " to one that they can resolve and reach.",
+    )
+
+
 # -- facts ---------------------------------------------------------------------------------------
 
 
@@ -227,12 +247,30 @@ def _existing(folder: Path) -> Path:
     return next(path for path in (absolute, *absolute.parents) if path.exists())
 
 
-def _reach(bootstrap: str) -> str | int:
-    async def count() -> int:
-        async with Admin(bootstrap) as admin:
-            return len((await admin.cluster.describe()).nodes)
+def _brokers(bootstrap: str | None) -> Iterator[Check]:
+    """Ask a broker for the others, and connect to each at the address that it advertises."""
+
+    async def describe() -> Sequence[Node]:
+        async with Admin(bootstrap or LOCALHOST, connect_timeout_ms=LIMIT_MS) as admin:
+            return (await admin.cluster.describe()).nodes
 
     try:
-        return asyncio.run(count())
+        nodes = asyncio.run(describe())
     except (ConnectionFailed, KafkaError, OSError) as error:
-        return str(error)
+        yield judge_broker(bootstrap, str(error))
+        return
+    yield judge_broker(bootstrap, len(nodes))
+    where = {node.id: f"{node.host}:{node.port}" for node in nodes}
+    yield judge_addresses(asyncio.run(_reach(nodes)), where)
+
+
+async def _reach(nodes: Sequence[Node]) -> dict[int, str | None]:
+    async def reach(node: Node) -> str | None:
+        try:
+            (await Connection.open(node.host, node.port, timeout_ms=LIMIT_MS)).close()
+        except (ConnectionFailed, KafkaError) as error:
+            return str(error)
+        return None
+
+    reasons = await asyncio.gather(*(reach(node) for node in nodes))
+    return {node.id: why for node, why in zip(nodes, reasons, strict=True)}

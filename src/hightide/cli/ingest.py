@@ -19,7 +19,7 @@ from hightide.cli.options import (
     ClientSettings,
     Failed,
     ask,
-    pairs,
+    client_settings,
     wrong_usage,
 )
 from hightide.cli.render import say
@@ -47,7 +47,7 @@ class Format(StrEnum):
 @app.command()
 def files(
     patterns: Annotated[
-        list[str], typer.Argument(metavar="PATH...", help="Files; * and ** are wildcards.")
+        list[str], typer.Argument(metavar="PATH", help="Files; * and ** are wildcards.")
     ],
     to: To,
     key: Annotated[
@@ -106,7 +106,7 @@ def files(
     shape = RecordFormat(socket.gethostname(), key, format.value)
     _ensure(bootstrap, to)
     chosen = name or to
-    client = {**_for_lines(line_bytes), **pairs(settings, "client setting")}
+    client = {**_for_lines(line_bytes), **client_settings(settings)}
 
     def collect() -> int:
         stopping = _until_signal()
@@ -205,9 +205,9 @@ def stdin(
         check_key(key, "none")
     except ValueError as error:
         wrong_usage(str(error))
-    _ensure(bootstrap, to)
     client = {**_for_lines(line_bytes), "message.timeout.ms": 60_000}
-    client |= pairs(settings, "client setting")
+    client |= client_settings(settings)
+    _ensure(bootstrap, to)
 
     def collect() -> int:
         stopping = _until_signal()
@@ -229,15 +229,39 @@ def http(
         int, typer.Option("--max-body", min=1, help="Largest body of a request, in bytes.")
     ] = 10 << 20,
     connections: Annotated[int, typer.Option("--max-connections", min=1)] = 256,
+    records: Annotated[
+        int, typer.Option("--max-records", min=1, help="Most lines in a request.")
+    ] = 20_000,
+    head_bytes: Annotated[
+        int,
+        typer.Option("--max-head", min=1024, help="Largest request line and headers, in bytes."),
+    ] = 32 << 10,
+    request_s: Annotated[
+        float,
+        typer.Option(
+            "--request-timeout", min=0.1, help="Seconds for a head, a body or a response."
+        ),
+    ] = 60,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option("--allow-host", metavar="NAME", help="A name of this server; repeatable."),
+    ] = None,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-origin", metavar="ORIGIN", help="Web pages that may send; repeatable."
+        ),
+    ] = None,
     settings: ClientSettings = None,
     bootstrap: Bootstrap = LOCALHOST,
 ) -> None:
     """Receive records by HTTP: POST to / or /topics/TOPIC.
 
     Bodies of text/plain or application/x-ndjson are one record per line, all others one record. The
-    response comes when the brokers have acknowledged the records, and has their offsets.
+    response comes when the brokers have acknowledged the records, and has their offsets. Web pages
+    may not send, and Host must be an address, localhost, --host or --allow-host.
     """
-    from hightide.ingest.http_server import IngestServer, Limits
+    from hightide.ingest.http_server import Callers, IngestServer, Limits
     from hightide.ingest.records import check_key
     from hightide.ingest.sender import producer
 
@@ -245,17 +269,37 @@ def http(
         check_key(key, "none")
     except ValueError as error:
         wrong_usage(str(error))
-    for topic in to:
-        _ensure(bootstrap, topic)
-    client = {
+    client: dict[str, Any] = {
+        "message.max.bytes": 1_000_000,
         "message.timeout.ms": 30_000,
         "topic.metadata.propagation.max.ms": 5_000,
-        **pairs(settings, "client setting"),
+        **client_settings(settings),
     }
+
+    try:
+        record_bytes = int(client["message.max.bytes"])
+    except ValueError as error:
+        wrong_usage(f"-X message.max.bytes: {error}")
+    for topic in to:
+        _ensure(bootstrap, topic)
 
     async def serve() -> int:
         server = IngestServer(
-            producer(bootstrap, client, say), to, key=key, limits=Limits(body_bytes, connections)
+            producer(bootstrap, client, say),
+            to,
+            key=key,
+            limits=Limits(
+                body_bytes,
+                connections,
+                records,
+                head_bytes=head_bytes,
+                record_bytes=record_bytes,
+                request_s=request_s,
+            ),
+            callers=Callers(
+                frozenset({"localhost", host.lower(), *map(str.lower, allow_host or ())}),
+                frozenset(allow_origin or ()),
+            ),
         )
         stop = asyncio.Event()
         for signal_number in (signal.SIGINT, signal.SIGTERM):

@@ -8,7 +8,7 @@ from typing import Any
 from hightide.cli.options import Failed
 from hightide.cli.render import say
 from hightide.client import librdkafka
-from hightide.client.librdkafka import library, sentence
+from hightide.client.librdkafka import Say, library, sentence
 
 __all__ = [
     "assign",
@@ -22,12 +22,13 @@ __all__ = [
 ]
 
 
-def producer(bootstrap: str, settings: Mapping[str, Any]) -> Any:
+def producer(bootstrap: str, settings: Mapping[str, Any], say: Say = say) -> Any:
+    """A producer; `say` gets the sentence that no broker can be reached."""
     config = {"client.id": "hightide-cli", "message.timeout.ms": 60_000, **settings}
     return _or_fail(lambda: librdkafka.producer(bootstrap, config, say))
 
 
-def consumer(bootstrap: str, settings: Mapping[str, Any]) -> Any:
+def consumer(bootstrap: str, settings: Mapping[str, Any], say: Say = say) -> Any:
     """A consumer for partitions that are assigned explicitly.
 
     It is a member of no group unless the settings name one.

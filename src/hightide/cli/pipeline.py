@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hightide.cli import pipeline_rows, render
+from hightide.cli.broken_pipe import ReaderGone
 from hightide.cli.extra import require_spark
 from hightide.cli.options import DryRun, Failed, OutputOption, Yes, confirm, pairs, wrong_usage
 from hightide.cli.render import Output
@@ -35,7 +36,12 @@ app = typer.Typer(
 
 UNHEALTHY = 3
 
-File = Annotated[Path, typer.Argument(metavar="APP.py|APP.yaml", help="The file of the app.")]
+File = Annotated[
+    Path,
+    typer.Argument(
+        metavar="APP.py|APP.yaml", exists=True, dir_okay=False, help="The file of the app."
+    ),
+]
 Bootstrap = Annotated[
     str | None,
     typer.Option(
@@ -117,7 +123,7 @@ def explained(found: App, file: Path, *, trace: bool) -> Iterator[None]:
         raise Failed(str(error)) from None
     except RunFailed as error:
         text, whole, log = str(error), error.trace, error.log
-    except (Failed, typer.Exit, typer.BadParameter):
+    except (Failed, ReaderGone, typer.Exit, typer.BadParameter):
         raise
     except Exception as error:
         whole = getattr(error, "whole", None) or explain.full(error)
@@ -253,7 +259,7 @@ def plan(
 def try_(
     file: File,
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[TEST]...", help="Default: all of them.")
+        list[str] | None, typer.Argument(metavar="TEST", help="Default: all of them.")
     ] = None,
     conf: Conf = None,
     trace: Trace = False,
@@ -359,4 +365,4 @@ def _show_status(found: list[AppStatus], output: Output, *, watch: bool) -> None
             render.show(found, output)
         return
     text = "\n".join(pipeline_rows.status_page(status, int(time.time() * 1000)) for status in found)
-    render.write(render.fresh_page(text) if watch else text)
+    (render.write_page if watch else render.write)(text)

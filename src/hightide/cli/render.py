@@ -3,11 +3,15 @@
 Commands return dataclasses, and this file prints them as a table for people or as JSON for
 programs.  Data goes to stdout, messages to stderr.  Tables are plain text without colours, frames
 or cut-off cells, so that they can be piped into `awk` as they are.
+
+Control characters are escaped in all text but the raw output of `consume`: names, keys and errors
+come from other clients, and must not drive the terminal of the reader.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum, StrEnum
@@ -15,6 +19,28 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+
+CONTROLS = re.compile(
+    # C0, DEL and C1; marks that reverse text; line separators; halves of pairs in UTF-16.
+    r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+SHORT_ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
+
+
+def visible(text: str, keep: str = "") -> str:
+    """Text with control characters escaped, as Python writes them; those in `keep` stay."""
+
+    def escaped(found: re.Match[str]) -> str:
+        character = found[0]
+        if character in keep:
+            return character
+        if character in SHORT_ESCAPES:
+            return SHORT_ESCAPES[character]
+        number = ord(character)
+        return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
+
+    return CONTROLS.sub(escaped, text)
 
 
 class Output(StrEnum):
@@ -89,25 +115,34 @@ def cell(value: Any) -> str:
         case list() | tuple():
             return ",".join(map(cell, value)) or "-"
         case dict():
-            return " ".join(f"{key}={cell(item)}" for key, item in value.items()) or "-"
+            return " ".join(f"{cell(key)}={cell(item)}" for key, item in value.items()) or "-"
         case _:
-            return str(value)
+            return visible(str(value))
+
+
+def counted(number: int, what: str) -> str:
+    """A number of things: `1 record`, `2,000 records`."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def say(text: str) -> None:
     """Print a message for people to stderr, so that programs need not skip it."""
-    print(text, file=sys.stderr, flush=True)
+    print(visible(text, keep="\n\t"), file=sys.stderr, flush=True)
 
 
 def write(text: str) -> None:
     """Print data, and flush it so that the reader of a pipe sees it now."""
-    sys.stdout.write(text)
+    sys.stdout.write(visible(text, keep="\n\t"))
     sys.stdout.flush()
 
 
-def fresh_page(text: str) -> str:
-    """Text on a cleared screen; in a file, text with an empty line after it."""
-    return f"\x1b[H\x1b[2J{text}" if sys.stdout.isatty() else f"{text}\n"
+def write_page(text: str) -> None:
+    """Print text on a cleared screen; in a file, text with an empty line after it."""
+    if sys.stdout.isatty():
+        sys.stdout.write("\x1b[H\x1b[2J")
+        write(text)
+    else:
+        write(f"{text}\n")
 
 
 def write_bytes(data: bytes) -> None:
@@ -124,13 +159,20 @@ def json_line(value: Any) -> str:
     """One line of JSON Lines."""
     import json  # imported here, because `hightide up` prints no JSON and must start fast
 
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n"
+    return _for_json(json.dumps(value, ensure_ascii=False, separators=(",", ":"))) + "\n"
 
 
 def _print_json(value: Any) -> None:
     import json
 
-    write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+    write(_for_json(json.dumps(value, ensure_ascii=False, indent=2)) + "\n")
+
+
+def _for_json(text: str) -> str:
+    """JSON with the control characters escaped that `json` leaves; it means the same."""
+    return CONTROLS.sub(
+        lambda found: found[0] if found[0] == "\n" else f"\\u{ord(found[0]):04x}", text
+    )
 
 
 def plain(value: Any) -> Any:

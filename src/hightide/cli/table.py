@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hightide.cli import render
+from hightide.cli import completion, render
 from hightide.cli.extra import require_spark
 from hightide.cli.options import (
     LOCALHOST,
@@ -68,7 +68,7 @@ class TableRow:
 
 @app.command()
 def create(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=completion.topics)],
     to: Annotated[
         str, typer.Option("--to", metavar="KIND:PATH", help="parquet:, delta: or iceberg:PATH.")
     ],

@@ -1,25 +1,48 @@
-"""`hightide topic …`: create, list, describe, alter and delete topics."""
+"""`hightide topic …`: create, list, describe, alter, trim and delete topics."""
 
 from __future__ import annotations
 
 import base64
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import typer
 
-from hightide.cli import render
-from hightide.cli.options import LOCALHOST, Bootstrap, DryRun, OutputOption, ask, pairs, wrong_usage
-from hightide.cli.render import Output
+from hightide.cli import completion, render
+from hightide.cli.names import PartitionNames, existing, named
+from hightide.cli.options import (
+    LOCALHOST,
+    Bootstrap,
+    DryRun,
+    Failed,
+    OutputOption,
+    Yes,
+    ask,
+    confirm,
+    pairs,
+    wrong_usage,
+)
+from hightide.cli.render import Output, counted
 from hightide.client.admin import Admin
-from hightide.client.model.cluster import ConfigSource, ResourceType, Timestamp, TopicDescription
+from hightide.client.model.cluster import (
+    ConfigSource,
+    Extent,
+    Partition,
+    ResourceType,
+    Timestamp,
+    TopicDescription,
+)
 from hightide.wire.errors import ErrorCode, KafkaError
 
-app = typer.Typer(no_args_is_help=True, help="Create, list, describe, alter and delete topics.")
+app = typer.Typer(
+    no_args_is_help=True, help="Create, list, describe, alter, trim and delete topics."
+)
 
-Name = Annotated[str, typer.Argument(metavar="TOPIC")]
-Names = Annotated[list[str], typer.Argument(metavar="TOPIC...")]
+WOULD_BE, WOULD_BE_TRIMMED = "would be deleted", "would be trimmed"
+
+Name = Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=completion.topics)]
+Names = Annotated[list[str], typer.Argument(metavar="TOPIC", autocompletion=completion.topics)]
 Config = Annotated[
     list[str] | None,
     typer.Option("--config", "-c", metavar="NAME=VALUE", help="A topic config; repeatable."),
@@ -51,6 +74,18 @@ class DeleteRow:
 
 
 @dataclass(frozen=True, slots=True)
+class TrimRow:
+    """A partition, its first offset before and after, and how many offsets are between them."""
+
+    topic: str
+    partition: int
+    start: int
+    to: int
+    records: int
+    result: str
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionRow:
     partition: int
     leader: int
@@ -73,7 +108,7 @@ class TopicDetails:
 
 @app.command()
 def create(
-    topics: Names,
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC")],
     partitions: Annotated[
         int | None, typer.Option("--partitions", "-p", min=1, help="Default: the broker's.")
     ] = None,
@@ -192,6 +227,7 @@ def delete(
     if_exists: Annotated[
         bool, typer.Option("--if-exists", help="Do not fail if the topic does not exist.")
     ] = False,
+    yes: Yes = False,
     dry_run: DryRun = False,
     bootstrap: Bootstrap = LOCALHOST,
     output: OutputOption = Output.TABLE,
@@ -201,7 +237,7 @@ def delete(
     If one of several topics does not exist, none is deleted.
     """
 
-    async def run(admin: Admin) -> list[DeleteRow]:
+    async def prepare(admin: Admin) -> list[DeleteRow]:
         known = {topic.name: topic for topic in await admin.topics.list()}
         missing = [name for name in topics if name not in known]
         if missing and not if_exists:
@@ -209,15 +245,89 @@ def delete(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {missing[0]!r}."
             )
         rows = [DeleteRow(name, "does not exist", 0, 0) for name in missing]
-        for name in (name for name in topics if name in known):
+        for name in dict.fromkeys(name for name in topics if name in known):
             records = sum(end - start for start, end in (await _ends(admin, known[name])).values())
-            if not dry_run:
-                await admin.topics.delete(name)
-            result = "would be deleted" if dry_run else "deleted"
-            rows.append(DeleteRow(name, result, len(known[name].partitions), records))
+            rows.append(DeleteRow(name, WOULD_BE, len(known[name].partitions), records))
         return rows
 
-    render.show(ask(bootstrap, run), output)
+    async def run(admin: Admin) -> list[DeleteRow]:
+        rows = []
+        for row in before:
+            if row.result == WOULD_BE:
+                await admin.topics.delete(row.topic)
+                row = replace(row, result="deleted")
+            rows.append(row)
+        return rows
+
+    before = ask(bootstrap, prepare)
+    due = [row for row in before if row.result == WOULD_BE]
+    if due and not dry_run:
+        names = ", ".join(row.topic for row in due)
+        records = counted(sum(row.records for row in due), "record")
+        confirm(f"Delete {names}, and {records}?", yes=yes)
+    render.show(before if dry_run else ask(bootstrap, run), output)
+
+
+@app.command()
+def trim(
+    topics: PartitionNames,
+    to_offset: Annotated[
+        int | None,
+        typer.Option("--to-offset", min=0, help="Delete the records before this offset."),
+    ] = None,
+    to_end: Annotated[bool, typer.Option("--to-end", help="Delete all records.")] = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    bootstrap: Bootstrap = LOCALHOST,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Delete the oldest records of partitions: those before an offset, or all.
+
+    The topic keeps its partitions, its configs and its offsets. If one of several partitions ends
+    before the offset, nothing is deleted.
+    """
+    if (to_offset is None) == (not to_end):
+        wrong_usage("give either --to-offset or --to-end")
+    names = named(topics)
+
+    async def prepare(admin: Admin) -> list[TrimRow]:
+        partitions = await existing(admin, names)
+        extents = await admin.records.extents(partitions)
+        return [trimmed(at, extents.get(at), to_offset) for at in partitions]
+
+    async def run(admin: Admin) -> list[TrimRow]:
+        # "The end" is the end that was shown: records that are written now stay.
+        wanted = {(row.topic, row.partition): row.to for row in due}
+        starts = await admin.records.delete(wanted)
+        return [
+            replace(row, to=starts[row.topic, row.partition], result="trimmed")
+            if row in due
+            else row
+            for row in before
+        ]
+
+    before = ask(bootstrap, prepare)
+    due = [row for row in before if row.result == WOULD_BE_TRIMMED]
+    if due and not dry_run:
+        records = counted(sum(row.records for row in due), "record")
+        confirm(f"Delete {records} of {counted(len(due), 'partition')}?", yes=yes)
+    render.show(ask(bootstrap, run) if due and not dry_run else before, output)
+
+
+def trimmed(partition: Partition, extent: Extent | None, offset: int | None) -> TrimRow:
+    """What trimming a partition to an offset would do; None is its end."""
+    topic, index = partition
+    if extent is None:
+        raise Failed(f"{topic}/{index} has no leader; nothing was deleted.")
+    to = extent.end_offset if offset is None else offset
+    if to > extent.end_offset:
+        raise Failed(
+            f"{topic}/{index} ends at offset {extent.end_offset}, before {to}; nothing was deleted."
+        )
+    if to <= extent.start_offset:
+        return TrimRow(topic, index, extent.start_offset, extent.start_offset, 0, "there already")
+    records = to - extent.start_offset
+    return TrimRow(topic, index, extent.start_offset, to, records, WOULD_BE_TRIMMED)
 
 
 async def _ends(admin: Admin, topic: TopicDescription) -> dict[int, tuple[int, int]]:

@@ -14,8 +14,16 @@ from typing import Annotated
 
 import typer
 
-from hightide.cli import render
+from hightide.cli import completion, render
 from hightide.cli.moment import age, duration_ms, iso, now_ms
+from hightide.cli.names import (
+    Names,
+    PartitionNames,
+    named,
+    one_topic,
+    topic_option,
+    topics_of,
+)
 from hightide.cli.options import (
     LOCALHOST,
     Bootstrap,
@@ -29,7 +37,6 @@ from hightide.cli.options import (
     warn_about_silent,
     wrong_usage,
 )
-from hightide.cli.partition.rows import named
 from hightide.cli.render import Output
 from hightide.client.admin import Admin
 from hightide.client.model.cluster import Partition, by_topic
@@ -56,7 +63,10 @@ STATES = (
     "PrepareEpochFence",
     "Dead",
 )
-Ids = Annotated[list[str], typer.Argument(metavar="TRANSACTIONAL-ID...")]
+Ids = Annotated[
+    list[str],
+    typer.Argument(metavar="TRANSACTIONAL-ID", autocompletion=completion.transactional_ids),
+]
 PRODUCER_COLUMNS = (
     *("topic", "partition", "producer_id", "producer_epoch", "last_sequence", "last_written"),
     *("start_offset",),
@@ -149,12 +159,12 @@ def describe(
 
 @app.command()
 def producers(
-    partitions: Annotated[list[str], typer.Argument(metavar="TOPIC[/PARTITION]...")],
+    partitions: PartitionNames,
     bootstrap: Bootstrap = LOCALHOST,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show the producers that partitions remember, and where their open transactions begin."""
-    names = [named(text) for text in partitions]
+    names = named(partitions)
 
     async def run(admin: Admin) -> Sequence[ActiveProducer]:
         return await admin.transactions.producers(await _partitions(admin, names))
@@ -169,13 +179,13 @@ def producers(
 def find_hanging(
     topic: Annotated[
         list[str] | None,
-        typer.Option("--topic", "-t", metavar="TOPIC[/PARTITION]", help="Default: all."),
+        topic_option("Default: all."),
     ] = None,
     bootstrap: Bootstrap = LOCALHOST,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Find hanging transactions: open in a partition, and unknown to every coordinator."""
-    names = [named(text) for text in topic or ()]
+    names = named(topic)
 
     async def run(admin: Admin) -> list[ActiveProducer]:
         return await _hanging(admin, await _partitions(admin, names))
@@ -188,11 +198,18 @@ def find_hanging(
 
 @app.command()
 def abort(
-    transactional_id: Annotated[str | None, typer.Argument(metavar="TRANSACTIONAL-ID")] = None,
-    topic: Annotated[
-        str | None, typer.Option("--topic", "-t", help="The topic of a hanging transaction.")
+    transactional_id: Annotated[
+        str | None,
+        typer.Argument(metavar="TRANSACTIONAL-ID", autocompletion=completion.transactional_ids),
     ] = None,
-    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0)] = None,
+    topic: Annotated[
+        str | None,
+        topic_option("The partition of a hanging transaction."),
+    ] = None,
+    partition: Annotated[
+        int | None,
+        typer.Option("--partition", "-p", min=0, help="The partition, if --topic has none."),
+    ] = None,
     start_offset: Annotated[
         int | None,
         typer.Option("--start-offset", min=0, help="The first offset of the transaction."),
@@ -208,23 +225,25 @@ def abort(
     """Abort a transaction: by its transactional id, or by partition if it hangs.
 
     `abort ID` makes the coordinator abort the open transaction of the id, and fences its producer,
-    which must then be restarted. `abort --topic T --partition P` with --start-offset or
+    which must then be restarted. `abort --topic TOPIC/PARTITION` with --start-offset or
     --producer-id, as `find-hanging` shows them, aborts a transaction in that one partition, and
     only if it hangs.
     """
-    by_place = topic is not None and partition is not None
-    if (transactional_id is None) == (not by_place):
-        wrong_usage("give a TRANSACTIONAL-ID, or --topic and --partition")
-    if topic is None or partition is None:
+    place: Partition | None = None
+    if topic is not None:
+        name, indexes = one_topic(topic, None if partition is None else [partition])
+        place = (name, indexes[0]) if len(indexes) == 1 else None
+    if (transactional_id is None) == (place is None):
+        wrong_usage("give a TRANSACTIONAL-ID, or --topic TOPIC/PARTITION")
+    if place is None:
         assert transactional_id is not None
         if start_offset is not None or producer_id is not None:
-            wrong_usage("--start-offset and --producer-id need --topic and --partition")
+            wrong_usage("--start-offset and --producer-id need --topic TOPIC/PARTITION")
         row = _abort_id(bootstrap, transactional_id, yes=yes, dry_run=dry_run)
     else:
         if start_offset is None and producer_id is None:
             wrong_usage("give --start-offset or --producer-id to say which transaction")
-        place = (topic, partition), start_offset, producer_id
-        row = _abort_hanging(bootstrap, *place, yes=yes, dry_run=dry_run)
+        row = _abort_hanging(bootstrap, place, start_offset, producer_id, yes=yes, dry_run=dry_run)
     render.show([row], output)
 
 
@@ -354,10 +373,9 @@ async def _owner(admin: Admin, producer: ActiveProducer) -> TransactionDescripti
     return None
 
 
-async def _partitions(admin: Admin, names: list[tuple[str, int | None]]) -> list[Partition]:
+async def _partitions(admin: Admin, names: Names) -> list[Partition]:
     """The named partitions, or all with a leader."""
-    wanted = list(dict.fromkeys(topic for topic, _ in names))
-    topics = await (admin.topics.describe(wanted) if names else admin.topics.list())
+    topics = await (admin.topics.describe(topics_of(names)) if names else admin.topics.list())
     return [
         (topic.name, partition.partition)
         for topic in topics

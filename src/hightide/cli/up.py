@@ -10,28 +10,20 @@ until the first response.
 from __future__ import annotations
 
 import argparse
+import ipaddress
 import signal
-import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
+from hightide import private_files
+from hightide.cli.control import ControlServer
+from hightide.cli.local_cluster import LocalCluster
 from hightide.cli.render import say, write
-from hightide.process import (
-    BrokerProcess,
-    ServiceFailed,
-    ServiceProcess,
-    ZooKeeperProcess,
-    first_to_stop,
-    free_port,
-    is_free,
-    stop_all,
-)
+from hightide.process import BrokerProcess, ServiceFailed, ZooKeeperProcess, free_port, is_free
+from hightide.settings.secrets import is_secret, variable_of
 from hightide.zookeeper import DATABASE, OLD_DATABASE
 
 DATA = Path(".hightide")
 ZOOKEEPER_PORT = 2181
-LOG_BYTES_KEPT = 16 * 1024 * 1024
 MOST_REPLICAS = 3
 GROUP_DELAY_MS = 100
 """How long a new group waits for more members.  Without a delay the first member is alone until its
@@ -40,12 +32,6 @@ HEARTBEAT_MS = 300
 """How often members of the consumer protocol send heartbeats, and so learn of each other.  With
 Kafka's default, five seconds, ten members take that long to get their assignments; with this 0.7 s.
 """
-CALM_S = 10.0
-"""A ZooKeeper server that dies twice within this time is not restarted."""
-
-REPORT_S = 10.0
-"""How often a process that does not serve yet is reported."""
-
 DESCRIPTION = """\
 Start a local cluster and keep it running until Ctrl-C.
 
@@ -133,6 +119,16 @@ def parse(argv: list[str]) -> argparse.Namespace:
         known.error(f"--port {options.port} leaves no room for {options.brokers} brokers")
     if options.zookeeper_port and options.zookeeper_port in broker_ports(options):
         known.error(f"--zookeeper-port {options.zookeeper_port} is the port of a broker")
+    for override in options.override:
+        name, equals, _ = override.partition("=")
+        if not equals or not name.strip():
+            known.error(f"--override {override!r} is not a setting; it should be NAME=VALUE")
+        if is_secret(name):
+            # `up` has no file of settings; brokers inherit its environment.
+            known.error(
+                f"--override {name}: every user of this host can read arguments; put the secret"
+                f" into the variable {variable_of(name)}"
+            )
     return options
 
 
@@ -155,14 +151,18 @@ def run(argv: list[str]) -> int:
 
 def supervise(options: argparse.Namespace, folder: Path) -> int:
     """Start everything, watch it, stop everything, and return the exit code."""
-    cluster = None
+    cluster = control = None
     try:
         move_old_zookeeper_data(folder)
-        cluster = LocalCluster.of(options, folder)
+        cluster = local_cluster(options, folder)
         cluster.start()
-        write(f"bootstrap: {','.join(broker.address for broker in cluster.brokers)}\n")
+        addresses = [broker.address for broker in cluster.brokers]
+        control = ControlServer(addresses, cluster.execute)
+        write(f"bootstrap: {','.join(addresses)}\n")
         say(f"zookeeper: {cluster.zookeeper.address}")
         say(f"data: {'in memory' if options.memory else folder}   logs: {folder}/*.log")
+        if not serves_this_host_only(options.host):
+            say(f"--host {options.host}: other hosts can read, change and delete everything.")
         say("Ctrl-C stops it.")
         cluster.watch()
     except KeyboardInterrupt:
@@ -170,84 +170,38 @@ def supervise(options: argparse.Namespace, folder: Path) -> int:
         return cluster.stop() if cluster else 0
     except (ServiceFailed, OSError) as error:
         say(f"hightide: {error}")
+    finally:
+        if control:
+            control.close()
     if cluster:
         cluster.stop()
     return 1
 
 
-@dataclass(slots=True)
-class LocalCluster:
-    """The processes of one `hightide up`."""
-
-    zookeeper: ZooKeeperProcess
-    brokers: list[BrokerProcess]
-    keeps_data: bool
-
-    @classmethod
-    def of(cls, options: argparse.Namespace, folder: Path) -> Self:
-        port = zookeeper_port(options)
-        return cls(
-            ZooKeeperProcess(zookeeper_arguments(options, folder, port), folder / "zookeeper.log"),
-            [
-                BrokerProcess(
-                    broker_arguments(options, folder, broker_id, port),
-                    folder / f"broker-{broker_id}.log",
-                    f"broker {broker_id}" if options.brokers > 1 else "",
-                )
-                for broker_id in range(1, options.brokers + 1)
-            ],
-            keeps_data=not options.memory,
+def local_cluster(options: argparse.Namespace, folder: Path) -> LocalCluster:
+    """The processes for these options, not started yet."""
+    port = zookeeper_port(options)
+    zookeeper = ZooKeeperProcess(
+        zookeeper_arguments(options, folder, port), folder / "zookeeper.log"
+    )
+    brokers = []
+    for broker_id in range(1, options.brokers + 1):
+        broker = BrokerProcess(
+            broker_arguments(options, folder, broker_id, port),
+            folder / f"broker-{broker_id}.log",
+            f"broker {broker_id}" if options.brokers > 1 else "",
         )
+        broker.zookeeper = f"127.0.0.1:{port}"
+        brokers.append(broker)
+    return LocalCluster(zookeeper, brokers, keeps_data=not options.memory)
 
-    @property
-    def processes(self) -> list[ServiceProcess]:
-        return [self.zookeeper, *self.brokers]
 
-    def start(self) -> None:
-        """Start all processes at once: the brokers wait for ZooKeeper.
-
-        A slow start is reported and not ended: a process that cannot start ends by itself, and
-        Ctrl-C ends the wait.
-        """
-        for process in self.processes:
-            make_room(process.log)
-            process.launch()
-        for process in self.processes:
-            while not process.listens_within(REPORT_S):
-                say(f"hightide: waiting for {process.name}: {process.last_lines(1)}")
-
-    def watch(self) -> None:
-        """Return when no broker is left.
-
-        A broker that dies is reported, and the others continue. The ZooKeeper server is restarted:
-        it reads its data, with the brokers' sessions. It is not restarted if its data was in
-        memory, or if it dies again soon after.
-        """
-        last_death = -CALM_S
-        while living := [broker for broker in self.brokers if broker.is_running()]:
-            dead = first_to_stop([self.zookeeper, *living])
-            failure = dead.died()
-            if dead is self.zookeeper:
-                now = time.monotonic()
-                if not self.keeps_data or now - last_death < CALM_S:
-                    raise failure
-                last_death = now
-                say(f"hightide: {failure}\nhightide: the ZooKeeper server is restarted.")
-                self.zookeeper.start()
-            else:
-                say(f"hightide: {failure}")
-
-    def stop(self) -> int:
-        """Stop the brokers first, all at once, since their shutdown needs ZooKeeper."""
-        try:
-            codes = [*stop_all(self.brokers), *stop_all([self.zookeeper])]
-        except KeyboardInterrupt:
-            for process in self.processes:
-                if process.is_running():
-                    process.kill()
-            return 1
-        # A child that was stopped before it served has exited by the signal; that is no failure.
-        return 0 if set(codes) <= {0, -signal.SIGTERM} else 1
+def serves_this_host_only(host: str) -> bool:
+    """Whether an address is loopback; a name may be anything but `localhost`."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def broker_ports(options: argparse.Namespace) -> range:
@@ -309,14 +263,8 @@ def move_old_zookeeper_data(folder: Path) -> None:
     databases = (OLD_DATABASE, DATABASE)
     if new.exists() or not (moving.exists() or any((old / name).exists() for name in databases)):
         return
-    moving.mkdir(exist_ok=True)
+    moving.mkdir(private_files.DIRECTORY_MODE, exist_ok=True)
     for name in (file for database in databases for file in (f"{database}-wal", database)):
         if (old / name).exists():
             (old / name).rename(moving / name)
     moving.rename(new)
-
-
-def make_room(log: Path) -> None:
-    """Keep one old log file: daily starts must not fill the disk with logs."""
-    if log.exists() and log.stat().st_size > LOG_BYTES_KEPT:
-        log.replace(log.with_suffix(".log.1"))

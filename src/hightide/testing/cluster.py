@@ -25,6 +25,7 @@ from hightide.process import (
     free_port,
     stop_all,
 )
+from hightide.settings.secrets import is_secret, variable_of
 
 if TYPE_CHECKING:
     from hightide.client.admin import Admin
@@ -35,8 +36,15 @@ HOST = "127.0.0.1"
 ATTEMPTS = 5
 T = TypeVar("T")
 
+MOST_REPLICAS = 3
 # Settings that differ from a broker's defaults, because tests should be fast.
-TEST_SETTINGS: Mapping[str, str] = {"zookeeper.session.timeout.ms": "6000"}
+TEST_SETTINGS: Mapping[str, str] = {
+    "zookeeper.session.timeout.ms": "6000",
+    # A group with one member should not wait for others, and a test may want members to expire.
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "500",
+    "group.consumer.heartbeat.interval.ms": "300",
+}
 # A ZooKeeper session timeout is at least two ticks, and by default at most twenty.
 ZOOKEEPER_TIMES = ("--tick-ms", "200", "--max-session-timeout-ms", "60000")
 
@@ -50,6 +58,8 @@ class _Broker:
 class Cluster:
     """Brokers that run during the `with` block, or from `start()` to `stop()`.
 
+    A topic has as many replicas as there are brokers, at most three.
+
     `settings` are broker settings with Kafka's names.  `broker_settings` are the settings of single
     brokers, by broker id, such as a rack each.  Data goes to a temporary directory that is removed
     at the end, unless `data` names a directory, which is kept.  `memory=True` writes nothing to
@@ -57,7 +67,11 @@ class Cluster:
 
     ZooKeeper runs inside of the broker if there is one broker, and as a separate process if there
     are several; `zookeeper=True` always starts a separate process.  `zookeeper_connect` names an
-    ensemble that the test runs itself.  `coordinator` is the earlier name of `zookeeper`, also in
+    ensemble that the test runs itself.
+
+    The ZooKeeper session of a broker that was killed ends at once, so others lead its partitions
+    within a few tenths of a second.  `ends_sessions=False` leaves it to the session timeout, as on
+    machines that fail.  `coordinator` is the earlier name of `zookeeper`, also in
     the names of methods.
     """
 
@@ -72,6 +86,7 @@ class Cluster:
         zookeeper: bool = False,
         coordinator: bool = False,
         zookeeper_connect: str | None = None,
+        ends_sessions: bool = True,
         start_timeout_s: float = START_S,
     ) -> None:
         if brokers < 1:
@@ -80,12 +95,14 @@ class Cluster:
         if zookeeper and zookeeper_connect is not None:
             raise ValueError("give either zookeeper=True or zookeeper_connect, not both")
         self._count = brokers
-        self._settings = {**TEST_SETTINGS, **(settings or {})}
+        replicas = {"default.replication.factor": str(min(MOST_REPLICAS, brokers))}
+        self._settings = {**TEST_SETTINGS, **replicas, **(settings or {})}
         self._broker_settings = broker_settings or {}
         self._given = Path(data) if data is not None else None
         self._memory = memory
         self._ensemble = zookeeper_connect
         self._separate = zookeeper_connect is None and (zookeeper or brokers > 1)
+        self._ends_sessions = ends_sessions
         self._start_timeout_s = start_timeout_s
         self._folder: Path | None = None
         self._brokers: dict[int, _Broker] = {}
@@ -178,7 +195,10 @@ class Cluster:
             self._file(f"broker-{broker_id}.log"),
             f"broker {broker_id}",
             wrapper=self.wrapper(broker_id),
+            variables=self._variables(broker_id),
         )
+        if self._ends_sessions:
+            process.zookeeper = self.zookeeper
         self._brokers[broker_id] = _Broker(port, process)
         process.launch()
 
@@ -195,8 +215,14 @@ class Cluster:
         own = self._broker_settings.get(broker_id, {})
         for name, value in {**settings, **self._settings, **own}.items():
             text = str(value).lower() if isinstance(value, bool) else str(value)
-            arguments += ["--override", f"{name}={text}"]
+            if not is_secret(name):
+                arguments += ["--override", f"{name}={text}"]
         return arguments
+
+    def _variables(self, broker_id: int) -> dict[str, str]:
+        """The settings that are secrets, as environment variables: arguments are public."""
+        given = {**self._settings, **self._broker_settings.get(broker_id, {})}
+        return {variable_of(name): str(value) for name, value in given.items() if is_secret(name)}
 
     def _file(self, name: str) -> Path:
         assert self._folder is not None, "the cluster is not started"
@@ -239,6 +265,15 @@ class Cluster:
     def log(self, broker_id: int = 1) -> str:
         """The broker's log since the cluster was started."""
         return self._file(f"broker-{broker_id}.log").read_text(errors="replace")
+
+    def log_ends(self, line_count: int = 20) -> str:
+        """The last log lines of each process, for the report of a failed test."""
+        processes = [broker.process for broker in self._brokers.values()]
+        return "\n".join(
+            f"-- {process.name} ({'running' if process.is_running() else 'ended'})\n"
+            f"{process.last_lines(line_count)}"
+            for process in (*processes, *filter(None, [self._zookeeper]))
+        )
 
     def data(self, broker_id: int = 1) -> Path:
         """The broker's log directory."""

@@ -11,12 +11,14 @@ pytest settings.  Settings of the broker are in `hightide_settings`, one per lin
 
 `hightide_cluster` is a cluster of three brokers with these settings, always for the session.
 
+The report of a test that fails with one of them ends with the last log lines of each broker.
+
 Nothing is imported before a fixture is used, so the plugin costs other test suites nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Literal, cast
 
 import pytest
@@ -52,6 +54,21 @@ def hightide_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
     with Cluster(brokers=3, settings=_settings(request.config)) as cluster:
         yield cluster
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the ends of the brokers' logs to the report of a failed test."""
+    report = yield
+    if report.failed:
+        used: dict[str, object] = getattr(item, "funcargs", {})
+        for name in ("hightide", "hightide_cluster"):
+            log_ends = getattr(used.get(name), "log_ends", None)
+            if log_ends is not None:
+                report.sections.append((f"{name}: the ends of the logs", log_ends()))
+    return report
 
 
 def _settings(config: pytest.Config) -> dict[str, str]:

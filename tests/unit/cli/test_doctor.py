@@ -14,6 +14,7 @@ from hightide.cli.doctor import (
     GIB,
     Verdict,
     is_within,
+    judge_addresses,
     judge_broker,
     judge_disk,
     judge_files,
@@ -73,6 +74,16 @@ def test_a_broker_must_answer_only_if_it_was_asked_for() -> None:
     assert judge_broker("host:1", "Connection refused.").verdict is Verdict.BAD
     assert judge_broker(None, "Connection refused.").verdict is Verdict.ABSENT
     assert judge_broker("host:1", 3).verdict is Verdict.OK
+
+
+def test_brokers_must_be_reachable_where_they_advertise_themselves() -> None:
+    where = {1: "a:9092", 2: "db:9092"}
+    assert judge_addresses({1: None, 2: None}, where).found == "a:9092, db:9092"
+    check = judge_addresses({1: None, 2: "Cannot connect to db:9092: unknown name."}, where)
+    assert check.verdict is Verdict.BAD
+    assert "db:9092 of broker 2" in check.found
+    assert "unknown name. Clients connect to" in (check.advice or "")
+    assert "advertised.listeners" in (check.advice or "")
 
 
 def test_loops_that_are_not_compiled_are_a_warning() -> None:

@@ -11,9 +11,8 @@ from functools import cache
 from typing import Any
 
 import pytest
-import typer.main
 
-from hightide.cli.app import app
+from hightide.cli.app import tree
 from tests.support.pages import ROOT, commands, shell_blocks
 
 # Commands that start servers read their options without typer, to start sooner.
@@ -38,7 +37,7 @@ def mistakes(words: list[str]) -> list[str]:
     for start in STARTERS:
         if tuple(words[: len(start)]) == start:
             return [f"no option {word}" for word in options(words) if word not in help_of(start)]
-    command: Any = typer.main.get_command(app)
+    command: Any = tree()
     while hasattr(command, "commands") and words and not words[0].startswith("-"):
         found = command.commands.get(words[0])
         if found is None:

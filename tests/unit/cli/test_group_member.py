@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, TopicPartition
 from hightide.cli import position, render
 from hightide.cli.options import Failed
 from hightide.cli.record import group_member
+from hightide.cli.record.waiting import Waiting
 
 
 class Message:
@@ -54,6 +55,11 @@ class Consumer:
         self.stored[message.partition()] = message.offset() + 1
 
 
+def watch():
+    """A watch that is not started."""
+    return Waiting("localhost:1", "t", group="g")
+
+
 @pytest.fixture
 def pushes(monkeypatch):
     """Counts how often the output was flushed."""
@@ -63,7 +69,7 @@ def pushes(monkeypatch):
 
 
 def read(consumer, count=None, follow=False):
-    found = group_member.read(consumer, "t", count=count, follow=follow)
+    found = group_member.read(consumer, "t", count=count, follow=follow, waiting=watch())
     return [(message.partition(), message.offset()) for message in found]
 
 
@@ -101,14 +107,14 @@ def test_nothing_is_stored_before_it_is_pushed_out(monkeypatch):
 def test_a_long_stream_is_stored_from_time_to_time(pushes, monkeypatch):
     monkeypatch.setattr(group_member, "AT_ONCE", 3)
     consumer = Consumer([0], None, *(Message(0, at) for at in range(8)))
-    found = group_member.read(consumer, "t", count=None, follow=True)
+    found = group_member.read(consumer, "t", count=None, follow=True, waiting=watch())
     assert [message.offset() for message in islice(found, 8)] == list(range(8))
     assert consumer.stored == {0: 6}
 
 
 def test_what_is_taken_away_is_pushed_out_first(pushes):
     consumer = Consumer([0], None, Message(0, 1), Message(0, 2))
-    found = group_member.read(consumer, "t", count=None, follow=True)
+    found = group_member.read(consumer, "t", count=None, follow=True, waiting=watch())
     list(islice(found, 2))
     pushed = len(pushes)
     consumer.revoked(consumer, [])

@@ -9,10 +9,9 @@ import pytest
 import typer
 
 from hightide.cli import position, render
-from hightide.cli.group.commands import of_topics, print_lags
-from hightide.cli.group.reset import Shift, chosen, moment, planned, target
+from hightide.cli.group.commands import only_named, print_lags
+from hightide.cli.group.reset import Shift, moment, planned, target
 from hightide.cli.group.rows import (
-    counted,
     group_details,
     group_page,
     lag_details,
@@ -22,7 +21,7 @@ from hightide.cli.group.rows import (
 )
 from hightide.cli.moment import age, duration_ms, iso
 from hightide.cli.options import Failed
-from hightide.cli.render import Output
+from hightide.cli.render import Output, counted
 from hightide.client.model.cluster import Extent
 from hightide.client.model.groups import (
     Commit,
@@ -125,9 +124,9 @@ def test_a_group_without_partitions_says_so():
 
 
 def test_only_the_topics_that_are_asked_for_count():
-    found = of_topics(LAG, ["pay"])
+    found = only_named(LAG, [("pay", None)])
     assert [lag.topic for lag in found.partitions] == ["pay"]
-    assert of_topics(LAG, None) == LAG
+    assert only_named(LAG, []) == LAG
 
 
 def test_watching_prints_a_line_of_json_for_each_look(capsys):
@@ -202,15 +201,6 @@ def test_a_time_is_iso_an_age_or_milliseconds():
     for text in ("-10", "beginning", "noon"):
         with pytest.raises(typer.BadParameter, match="is not a time"):
             moment(text, NOW_MS)
-
-
-def test_partitions_are_chosen_by_topic_and_number():
-    assert chosen("orders") == ("orders", None)
-    assert chosen("orders:0,2") == ("orders", (0, 2))
-    assert chosen("orders/1") == ("orders", (1,))
-    for text in ("", ":1", "orders:", "orders:x", "orders:1,,2"):
-        with pytest.raises(typer.BadParameter, match="does not name partitions"):
-            chosen(text)
 
 
 PARTITION = "orders", 0

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 import typer
 
-from hightide.cli import render
-from hightide.cli.cluster import cluster_info, health_of, sentences
+from hightide.cli import next_step, render
+from hightide.cli.cluster import cluster_info, health_of, paragraph
+from hightide.cli.names import named, one_topic
 from hightide.cli.partition.elect import NOT_NEEDED, expected_election
 from hightide.cli.partition.replica_bars import bars, window
 from hightide.cli.partition.rows import (
     chosen,
-    named,
     page,
     partition_details,
     partition_row,
@@ -25,6 +25,7 @@ from hightide.client.model.cluster import (
     PartitionDescription,
     TopicDescription,
 )
+from hightide.client.model.diagnosis import NextStep
 from hightide.client.model.health import ProblemKind
 from hightide.client.model.replicas import (
     PartitionReplicas,
@@ -85,14 +86,30 @@ WHOLE = partition(STATE, LEADER, report(2, end_offset=1150), report(3, Role.FOLL
 
 
 def test_a_partition_is_named_by_topic_and_number():
-    assert named("orders") == ("orders", None)
-    assert named("orders/12") == ("orders", 12)
+    assert named(["orders"]) == [("orders", None)]
+    assert named(["orders/12", "orders", "x/0"]) == [("orders", 12), ("orders", None), ("x", 0)]
+    assert named(None) == []
 
 
-@pytest.mark.parametrize("text", ["", "/1", "orders/", "orders/x", "orders/-1", "orders/1/2"])
+@pytest.mark.parametrize("text", ["orders/0,2", "orders:0,2", "orders/0, 2"])
+def test_several_partitions_of_a_topic_are_named_together(text):
+    assert named([text]) == [("orders", 0), ("orders", 2)]
+
+
+def test_a_topic_has_its_partitions_in_its_name_or_in_an_option():
+    assert one_topic("orders", None) == ("orders", [])
+    assert one_topic("orders/1", None) == one_topic("orders", [1]) == ("orders", [1])
+    with pytest.raises(typer.BadParameter, match="--partition goes without"):
+        one_topic("orders/1", [1])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "/1", ":1", "orders/", "orders:", "orders/x", "orders/-1", "orders/1/2", "orders/1,,2"],
+)
 def test_what_names_no_partition_is_refused(text):
-    with pytest.raises(typer.BadParameter, match="it should be TOPIC or TOPIC/NUMBER"):
-        named(text)
+    with pytest.raises(typer.BadParameter, match="it should be like orders, orders/0 or orders"):
+        named([text])
 
 
 def test_topics_and_single_partitions_can_be_chosen_together():
@@ -130,6 +147,11 @@ def test_a_page_has_the_decision_the_replicas_and_the_picture(monkeypatch):
         "3  ====================|",
         "   0                                    1200",
         "= committed   | high watermark   - not known to be committed",
+        "",
+        "The high watermark, 1100, stands still, because replica 3, which joins the ISR, is"
+        " 600 records and 31250 ms behind.",
+        "next: hightide cluster health   # The replica leaves the ISR after"
+        " replica.lag.time.max.ms, and the high watermark moves on.",
     ]
 
 
@@ -171,6 +193,9 @@ def test_json_has_all_that_is_known(capsys):
     render.show([partition_details(WHOLE, {"orders": 2})], render.Output.JSON)
     (found,) = json.loads(capsys.readouterr().out)
     assert (found["leader"], found["osr"], found["maximal_isr"]) == (1, [3], [1, 2, 3])
+    assert (found["high_watermark"], found["held_back_by"]) == (1100, 3)
+    assert "replica 3, which joins the ISR," in found["high_watermark_waits"]
+    assert found["next"]["command"] == "hightide cluster health"
     assert found["replica_states"][2] == {
         "replica": 3,
         "role": "follower",
@@ -326,7 +351,7 @@ def test_the_cluster_shows_also_brokers_that_are_not_alive():
         ],
     )
     nodes = [Node(1, "a", 9092, None), Node(3, "c", 9094, "r")]
-    found = cluster_info(ClusterDescription("id", 3, nodes), [topic])
+    found = cluster_info(ClusterDescription("id", 3, nodes), [topic], {1: "0.1.0", 3: None})
     assert (found.controller, found.topics, found.partitions) == (3, 1, 2)
     assert [
         (row.id, row.host, row.alive, row.controller, row.leads, row.in_sync, row.replicas)
@@ -336,7 +361,8 @@ def test_the_cluster_shows_also_brokers_that_are_not_alive():
         (2, None, False, False, 0, 0, 1),
         (3, "c", True, True, 0, 1, 1),
     ]
-    assert cluster_info(ClusterDescription("id", -1, nodes), []).controller is None
+    assert [row.version for row in found.nodes] == ["0.1.0", None, "unknown"]
+    assert cluster_info(ClusterDescription("id", -1, nodes), [], {}).controller is None
 
 
 def test_health_counts_and_names_what_is_wrong():
@@ -355,7 +381,43 @@ def test_health_counts_and_names_what_is_wrong():
 def test_a_thousand_problems_of_a_kind_are_not_a_thousand_lines():
     parts = [partition(index=index) for index in range(1000)]
     found = health_of(ReplicasDescription(1, ALL, parts), {})
-    lines = sentences(found.problems)
-    assert len(lines) == 22
-    assert lines[-1] == "… and 980 more that are under-replicated; -o json has all."
-    assert sentences([]) == []
+    assert len(found.problems) == 1000
+    (cause,) = found.causes
+    lines = paragraph(cause).splitlines()
+    assert len(lines) == 3
+    assert lines[1] == (
+        "  1000 under-replicated: orders/0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,…"
+        " (1000 partitions)"
+    )
+
+
+def test_a_cause_is_a_paragraph_that_ends_with_the_next_command(monkeypatch):
+    monkeypatch.setenv("HIGHTIDE_BOOTSTRAP", "b:1")
+    parts = [
+        partition(replace(STATE, isr=(1,)), live=frozenset({1, 2})),
+        partition(replace(STATE, leader=3, isr=(3,)), live=frozenset({1, 2}), index=1),
+        replace(partition(live=frozenset({1, 2}), topic="__consumer_offsets"), is_internal=True),
+    ]
+    ill = ReplicasDescription(1, frozenset({1, 2}), parts, addresses={3: "c:9092"})
+    found = health_of(ill, {"orders": 2}, "b:1")
+    assert [paragraph(cause).splitlines() for cause in found.causes] == [
+        [
+            "Broker 3 (c:9092) is not alive and holds 3 replicas; last seen: unknown.",
+            "  1 offline: neither read nor written: orders/1",
+            "  1 under min ISR: writes with acks=all are refused: orders/0",
+            "  1 under-replicated: 1 of internal topics",
+            "  next: hightide broker start --config server.properties   # On the host of the"
+            " broker; the end of its log says why it ended. If it never returns, move its"
+            " replicas: hightide partition reassign TOPIC --to …",
+        ],
+    ]
+
+
+def test_the_next_command_asks_the_same_cluster(monkeypatch):
+    monkeypatch.setenv("HIGHTIDE_BOOTSTRAP", "b:1")
+    step = NextStep("hightide cluster health", "soon")
+    assert next_step.here(step, "b:1") == step
+    assert next_step.here(step, "c:2").command == "hightide cluster health --bootstrap c:2"
+    on_the_host = NextStep("hightide broker start --config server.properties")
+    assert next_step.here(on_the_host, "c:2") == on_the_host
+    assert next_step.line(step) == "next: hightide cluster health   # soon"

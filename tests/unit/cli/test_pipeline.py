@@ -70,8 +70,8 @@ def test_a_file_that_is_wrong_is_said_to_be_with_its_line(folder, capsys) -> Non
     (folder / "shop.py").write_text("app = = 1\n")
     assert cli.run(["pipeline", "run", "shop.py"]) == 1
     assert "shop.py:1: invalid syntax" in capsys.readouterr().err
-    assert cli.run(["pipeline", "run", "nowhere.py"]) == 1
-    assert "There is no file nowhere.py" in capsys.readouterr().err
+    assert cli.run(["pipeline", "run", "nowhere.py"]) == 2
+    assert "file 'nowhere.py' does not exist" in capsys.readouterr().err
 
 
 def test_an_unknown_query_or_setting_is_wrong_usage(folder, capsys) -> None:

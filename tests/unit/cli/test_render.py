@@ -4,7 +4,9 @@ import json
 from dataclasses import dataclass
 from enum import IntEnum
 
-from hightide.cli.render import Output, show, show_one, table
+import pytest
+
+from hightide.cli.render import Output, json_line, say, show, show_one, table, visible, write
 
 
 class Source(IntEnum):
@@ -68,3 +70,30 @@ def test_one_thing_is_its_fields_and_then_its_rows(capsys):
     assert lines[3].startswith("NAME")
     show_one(Whole("c1", True, ROWS), Output.JSON)
     assert json.loads(capsys.readouterr().out)["rows"][1]["name"] == "a"
+
+
+DANGEROUS = "\x1b]0;title\x07 \x9b2J \x7f \r\n\t \u202e \u2028 \ud800"
+
+
+@pytest.mark.parametrize("output", list(Output))
+def test_data_cannot_drive_a_terminal(output, capsys):
+    row = Row(DANGEROUS, 1, [], DANGEROUS)
+    show([row], output)
+    show_one(Whole(DANGEROUS, True, [row]), output)
+    write(f"{DANGEROUS}\n")
+    say(DANGEROUS)
+    printed = "".join(capsys.readouterr())
+    assert "\x1b" not in printed
+    assert visible(printed, keep="\n\t") == printed
+
+
+def test_a_row_is_one_line_whatever_is_in_it():
+    (_, line) = table([Row("a\nb\x1b[2J", 1, [], None)], ("name", "end_offset")).splitlines()
+    assert line.split() == [r"a\nb\x1b[2J", "1"]
+
+
+def test_json_means_the_same_with_control_characters_escaped():
+    value = {"key": "\x9b\x7f\u202e\ud800 ordinary ä"}
+    line = json_line(value)
+    assert json.loads(line) == value
+    assert r"\u009b\u007f\u202e\ud800 ordinary ä" in line

@@ -63,6 +63,8 @@ def test_an_override_counts_more_than_what_up_says_itself(tmp_path):
         (["--zookeeper-port", "-1"], "--zookeeper-port -1 is not a port number"),
         (["--port", "65535", "--brokers", "2"], "no room for 2 brokers"),
         (["--brokers", "3", "--coordinator-port", "9094"], "9094 is the port of a broker"),
+        (["--override", "nonsense"], "'nonsense' is not a setting; it should be NAME=VALUE"),
+        (["--override", "=5"], "'=5' is not a setting"),
     ],
 )
 def test_a_cluster_that_cannot_be_is_wrong_usage(capsys, words, sentence):

@@ -8,11 +8,10 @@ from typing import Annotated
 
 import typer
 
-from hightide.cli import render
-from hightide.cli.group import reset
+from hightide.cli import completion, render
+from hightide.cli.group import offset_delete, reset
 from hightide.cli.group.rows import (
     LagDetails,
-    counted,
     group_details,
     group_page,
     lag_details,
@@ -20,6 +19,7 @@ from hightide.cli.group.rows import (
     refuse_members,
 )
 from hightide.cli.moment import now_ms
+from hightide.cli.names import Names, named, topic_option
 from hightide.cli.options import (
     LOCALHOST,
     Bootstrap,
@@ -32,7 +32,7 @@ from hightide.cli.options import (
     spelt,
     warn_about_silent,
 )
-from hightide.cli.render import Output
+from hightide.cli.render import Output, counted
 from hightide.cli.watch import Interval, Watch, look
 from hightide.client.admin import Admin
 from hightide.client.model.groups import GroupDescription, GroupLag, GroupsListing
@@ -43,6 +43,7 @@ app = typer.Typer(
     help="Inspect consumer groups and their lag, reset their offsets, and delete them.",
 )
 app.command()(reset.reset)
+app.command("offset-delete")(offset_delete.offset_delete)
 
 STATES = (
     *("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead"),
@@ -51,10 +52,10 @@ STATES = (
 TYPES = ("Classic", "Consumer", "Share", "Streams")
 WOULD_BE = "would be deleted"
 
-Groups = Annotated[list[str], typer.Argument(metavar="GROUP...")]
+Groups = Annotated[list[str], typer.Argument(metavar="GROUP", autocompletion=completion.groups)]
 Topics = Annotated[
     list[str] | None,
-    typer.Option("--topic", "-t", help="Only partitions of this topic; repeatable."),
+    topic_option("Only these partitions; repeatable."),
 ]
 
 
@@ -114,7 +115,10 @@ def describe(
 @app.command()
 def lag(
     groups: Annotated[
-        list[str] | None, typer.Argument(metavar="GROUP...", help="Default: all groups.")
+        list[str] | None,
+        typer.Argument(
+            metavar="GROUP", autocompletion=completion.groups, help="Default: all groups."
+        ),
     ] = None,
     topic: Topics = None,
     watch: Watch = False,
@@ -129,8 +133,10 @@ def lag(
     partition. With --watch and -o json each repetition is one line.
     """
 
+    names = named(topic)
+
     async def once(admin: Admin) -> None:
-        found = [of_topics(lag, topic) for lag in await _lags(admin, groups)]
+        found = [only_named(lag, names) for lag in await _lags(admin, groups)]
         print_lags([lag_details(lag, now_ms()) for lag in found], output, watch)
 
     look(bootstrap, once, watch=watch, interval=interval)
@@ -152,8 +158,12 @@ async def _lags(admin: Admin, groups: Sequence[str] | None) -> list[GroupLag]:
     return found
 
 
-def of_topics(found: GroupLag, topics: Sequence[str] | None) -> GroupLag:
-    wanted = [lag for lag in found.partitions if not topics or lag.topic in topics]
+def only_named(found: GroupLag, names: Names) -> GroupLag:
+    wanted = [
+        lag
+        for lag in found.partitions
+        if not names or (lag.topic, None) in names or (lag.topic, lag.partition) in names
+    ]
     return replace(found, partitions=wanted)
 
 
@@ -167,7 +177,7 @@ def print_lags(found: list[LagDetails], output: Output, watch: bool) -> None:
     if not found:
         render.say("There are no groups.")
     text = "\n".join(map(lag_page, found))
-    render.write(render.fresh_page(text) if watch else text)
+    (render.write_page if watch else render.write)(text)
 
 
 @app.command()

@@ -12,9 +12,10 @@ from typing import Annotated
 
 import typer
 
-from hightide.cli import position, render
+from hightide.cli import completion, position, render
 from hightide.cli.group.rows import refuse_members
 from hightide.cli.moment import now_ms
+from hightide.cli.names import Names, existing, named, topic_option
 from hightide.cli.options import (
     LOCALHOST,
     Bootstrap,
@@ -56,15 +57,12 @@ class ResetRow:
 
 
 def reset(
-    group: Annotated[str, typer.Argument(metavar="GROUP")],
+    group: Annotated[str, typer.Argument(metavar="GROUP", autocompletion=completion.groups)],
     topic: Annotated[
         list[str] | None,
-        typer.Option(
-            "--topic",
-            "-t",
-            metavar="TOPIC[:PARTITIONS]",
-            help="Only these partitions, e.g. orders or orders:0,2; repeatable. Default: all "
-            "partitions with a commit of the group.",
+        topic_option(
+            "Only these partitions, e.g. orders or orders/0,2; repeatable. Default: all "
+            "partitions with a commit of the group."
         ),
     ] = None,
     to_time: Annotated[
@@ -94,7 +92,7 @@ def reset(
     does not exist yet can be given offsets too.
     """
     wanted = target(to_time, to_offset, to_earliest, to_latest, shift)
-    names = [chosen(text) for text in topic or ()]
+    names = named(topic)
 
     async def run(admin: Admin) -> tuple[list[ResetRow], int]:
         rows = await _plan(admin, group, names, wanted)
@@ -153,18 +151,7 @@ def moment(text: str, now_ms: int) -> position.Time:
     return found
 
 
-def chosen(text: str) -> tuple[str, tuple[int, ...] | None]:
-    """Parse `TOPIC`, `TOPIC:0,2`, or `TOPIC/0` as other commands have it."""
-    topic, mark, indexes = text.replace("/", ":").partition(":")
-    numbers = indexes.split(",")
-    if not topic or (mark and not all(number.strip().isdecimal() for number in numbers)):
-        wrong_usage(f"{text!r} does not name partitions; it should be TOPIC or TOPIC:0,2")
-    return topic, tuple(map(int, numbers)) if mark else None
-
-
-async def _plan(
-    admin: Admin, group: str, names: list[tuple[str, tuple[int, ...] | None]], wanted: Target
-) -> list[ResetRow]:
+async def _plan(admin: Admin, group: str, names: Names, wanted: Target) -> list[ResetRow]:
     """The current and the new offset of each partition."""
     try:
         refuse_members(await admin.groups.describe(group), "reset")
@@ -172,7 +159,7 @@ async def _plan(
         if error.code != ErrorCode.GROUP_ID_NOT_FOUND or not names:
             raise
     commits = await admin.groups.committed(group, stable=True)
-    partitions = await _named(admin, names) if names else sorted(commits)
+    partitions = await existing(admin, names) if names else sorted(commits)
     extents = await admin.records.extents(partitions)
     for topic, index in partitions:
         if (topic, index) not in extents:
@@ -186,21 +173,6 @@ async def _plan(
         for partition in partitions
         if partition in extents
     ]
-
-
-async def _named(admin: Admin, names: list[tuple[str, tuple[int, ...] | None]]) -> list[Partition]:
-    topics = await admin.topics.describe(list(dict.fromkeys(name for name, _ in names)))
-    known = {topic.name: [at.partition for at in topic.partitions] for topic in topics}
-    found = []
-    for name, indexes in names:
-        for index in known[name] if indexes is None else indexes:
-            if index not in known[name]:
-                raise KafkaError(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    f"Topic {name!r} has no partition {index}.",
-                )
-            found.append((name, index))
-    return sorted(set(found))
 
 
 def planned(

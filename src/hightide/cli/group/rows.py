@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hightide.cli import render
 from hightide.cli.moment import age, iso
 from hightide.cli.options import Failed
+from hightide.cli.render import counted
 from hightide.client.model.cluster import Partition, by_topic
 from hightide.client.model.groups import (
     GroupDescription,
@@ -144,7 +145,7 @@ def group_page(group: GroupDescription, now_ms: int) -> str:
         ("coordinator", str(group.coordinator)),
         ("last rebalance", _last_rebalance(group.last_rebalance, now_ms)),
     ]
-    text = "".join(f"{name:<14}  {value}\n" for name, value in lines)
+    text = "".join(f"{name:<14}  {render.cell(value)}\n" for name, value in lines)
     if not group.members:
         return text + "\nThe group has no members.\n"
     rows = [member_row(member) for member in group.members]
@@ -198,7 +199,7 @@ def lag_details(found: GroupLag, now_ms: int) -> LagDetails:
 def lag_page(details: LagDetails) -> str:
     """A group's lag for people."""
     text = (
-        f"{details.group}: {details.state}, {counted(details.members, 'member')}, "
+        f"{render.cell(details.group)}: {details.state}, {counted(details.members, 'member')}, "
         f"{counted(details.lag_records, 'record')} behind, {details.lag_seconds:,.2f} s\n"
     )
     if not details.partitions:
@@ -226,10 +227,6 @@ def named(members: Iterable[GroupMember]) -> str:
 def host_of(member: GroupMember) -> str:
     """The host of a member, without the slash that Java writes before an address."""
     return member.host.removeprefix("/")
-
-
-def counted(number: int, what: str) -> str:
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def _topics(partitions: tuple[Partition, ...] | None) -> dict[str, list[int]] | None:

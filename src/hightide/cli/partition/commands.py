@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from hightide.cli import render
+from hightide.cli.names import PartitionNames, named, topic_option, topics_of
 from hightide.cli.options import LOCALHOST, Bootstrap, OutputOption, ask
 from hightide.cli.partition import elect, reassign
 from hightide.cli.partition.rows import (
     chosen,
-    named,
     page,
     partition_details,
     partition_row,
@@ -32,7 +32,7 @@ app.command()(reassign.reassign)
 
 @app.command()
 def show(
-    partitions: Annotated[list[str], typer.Argument(metavar="TOPIC[/PARTITION]")],
+    partitions: PartitionNames,
     watch: Watch = False,
     interval: Interval = 1.0,
     bootstrap: Bootstrap = LOCALHOST,
@@ -42,16 +42,18 @@ def show(
 
     LEO is a replica's log end offset and HW its high watermark. LAG is how far the replica is
     behind its leader, in records, and LAG-MS for how long, in milliseconds. WHY says what keeps a
-    replica out of sync. With --watch and -o json each repetition is one line.
+    replica out of sync. If the high watermark stands still, a sentence says why, and which replica
+    holds it back. With --watch and -o json each repetition is one line.
     """
-    names = [named(text) for text in partitions]
+    names = named(partitions)
 
     async def once(admin: Admin) -> None:
-        topics = list(dict.fromkeys(topic for topic, _ in names))
+        topics = topics_of(names)
         found = await admin.replicas.describe(topics)
         warn_about_silent(found)
         wanted = chosen(found.partitions, names)
-        print_partitions(wanted, await admin.configs.min_insync_replicas(topics), output, watch)
+        min_isr = await admin.configs.min_insync_replicas(topics)
+        print_partitions(wanted, min_isr, output, watch, bootstrap)
 
     look(bootstrap, once, watch=watch, interval=interval)
 
@@ -60,7 +62,7 @@ def show(
 def list_(
     topic: Annotated[
         list[str] | None,
-        typer.Option("--topic", "-t", help="Only partitions of this topic; repeatable."),
+        topic_option("Only these partitions; repeatable."),
     ] = None,
     under_replicated: Annotated[
         bool, typer.Option("--under-replicated", help="Only partitions with a replica out of sync.")
@@ -84,15 +86,17 @@ def list_(
         "offline": offline,
     }
     wanted = {word for word, is_wanted in filters.items() if is_wanted}
+    names = named(topic)
 
     async def run(admin: Admin) -> tuple[ReplicasDescription, Mapping[str, int]]:
-        found = await admin.replicas.describe(topic)
+        found = await admin.replicas.describe(topics_of(names) or None)
         topics = sorted({partition.topic for partition in found.partitions})
         return found, await admin.configs.min_insync_replicas(topics)
 
     found, min_isr = ask(bootstrap, run)
     warn_about_silent(found)
-    rows = [partition_row(partition, min_isr) for partition in found.partitions]
+    listed = chosen(found.partitions, names) if names else found.partitions
+    rows = [partition_row(partition, min_isr) for partition in listed]
     if wanted:
         rows = [row for row in rows if wanted & set(row.status)]
     if not rows:
@@ -102,17 +106,21 @@ def list_(
 
 
 def print_partitions(
-    found: list[PartitionReplicas], min_isr: Mapping[str, int], output: Output, watch: bool
+    found: list[PartitionReplicas],
+    min_isr: Mapping[str, int],
+    output: Output,
+    watch: bool,
+    bootstrap: str,
 ) -> None:
     if output is Output.JSON:
-        details = [partition_details(partition, min_isr) for partition in found]
+        details = [partition_details(partition, min_isr, bootstrap) for partition in found]
         if watch:
             render.write(render.json_line(render.plain(details)))
         else:
             render.show(details, output)
         return
-    text = "\n".join(page(partition, min_isr) for partition in found)
-    render.write(render.fresh_page(text) if watch else text)
+    text = "\n".join(page(partition, min_isr, bootstrap) for partition in found)
+    (render.write_page if watch else render.write)(text)
 
 
 def warn_about_silent(found: ReplicasDescription) -> None:

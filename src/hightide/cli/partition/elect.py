@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from hightide.cli import render
+from hightide.cli.names import named, topic_option, topics_of
 from hightide.cli.options import (
     LOCALHOST,
     Bootstrap,
@@ -24,7 +25,7 @@ from hightide.cli.options import (
     ask,
     wrong_usage,
 )
-from hightide.cli.partition.rows import chosen, named
+from hightide.cli.partition.rows import chosen
 from hightide.cli.render import Output
 from hightide.client.admin import Admin
 from hightide.client.model.replicas import PartitionReplicas
@@ -62,7 +63,7 @@ class ExpectedElection:
 def elect(
     topic: Annotated[
         list[str] | None,
-        typer.Option("--topic", "-t", metavar="TOPIC[/PARTITION]", help="Default: all partitions."),
+        topic_option("Default: all partitions."),
     ] = None,
     preferred: Annotated[
         bool,
@@ -80,11 +81,11 @@ def elect(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Elect leaders: return the leadership to preferred replicas, or end an outage."""
-    names = [named(text) for text in topic or ()]
+    names = named(topic)
     kind = ElectionKind.PREFERRED if preferred else ElectionKind.UNCLEAN
 
     async def prepare(admin: Admin) -> list[PartitionReplicas]:
-        topics = list(dict.fromkeys(name for name, _ in names)) or None
+        topics = topics_of(names) or None
         found = (await admin.replicas.describe(topics)).partitions
         return chosen(found, names) if names else found
 

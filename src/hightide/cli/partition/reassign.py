@@ -16,7 +16,8 @@ from typing import Annotated
 
 import typer
 
-from hightide.cli import render
+from hightide.cli import completion, render
+from hightide.cli.names import METAVAR, Names, named, topics_of
 from hightide.cli.options import (
     LOCALHOST,
     Bootstrap,
@@ -29,12 +30,10 @@ from hightide.cli.options import (
 from hightide.cli.partition.plan import Plan, parse_brokers, parse_plan
 from hightide.cli.partition.reassignment import (
     ChangeRow,
-    Names,
     ReassignmentRun,
     cancel_reassignments,
     in_progress,
 )
-from hightide.cli.partition.rows import named
 from hightide.cli.partition.throttle import remove_throttle
 from hightide.cli.render import Output
 
@@ -46,7 +45,9 @@ class ThrottleRow:
 
 
 def reassign(
-    partitions: Annotated[list[str] | None, typer.Argument(metavar="TOPIC[/PARTITION]")] = None,
+    partitions: Annotated[
+        list[str] | None, typer.Argument(metavar=METAVAR, autocompletion=completion.partitions)
+    ] = None,
     to: Annotated[
         str | None,
         typer.Option(
@@ -58,7 +59,9 @@ def reassign(
     ] = None,
     file: Annotated[
         Path | None,
-        typer.Option("--file", dir_okay=False, help="A plan in Kafka's reassignment JSON."),
+        typer.Option(
+            "--file", exists=True, dir_okay=False, help="A plan in Kafka's reassignment JSON."
+        ),
     ] = None,
     throttle: Annotated[
         int | None,
@@ -95,7 +98,7 @@ def reassign(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Move partitions to other brokers, or change their replication factor."""
-    names = [named(text) for text in partitions or ()]
+    names = named(partitions)
     targets = brokers_of(to)
     plan = plan_of(file)
     check_usage(names, targets, plan, cancel, list_, remove_throttles, throttle, wait)
@@ -105,7 +108,7 @@ def reassign(
             render.say("No reassignment is in progress.")
         render.show(rows, output)
     elif remove_throttles:
-        topics = list(dict.fromkeys(topic for topic, _ in names)) or None
+        topics = topics_of(names) or None
         limited = ask(bootstrap, lambda admin: remove_throttle(admin, topics))
         render.show([ThrottleRow(topic, "unlimited") for topic in limited], output)
     elif cancel:

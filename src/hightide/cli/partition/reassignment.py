@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hightide.cli import render
+from hightide.cli.names import Names
 from hightide.cli.options import Failed
 from hightide.cli.partition.plan import Plan, spread, write_plan
 from hightide.cli.partition.rows import chosen
@@ -21,7 +22,6 @@ from hightide.wire.errors import ErrorCode, KafkaError
 
 POLL_S = 0.5
 REPORT_S = 5.0
-Names = list[tuple[str, int | None]]
 
 
 @dataclass(frozen=True, slots=True)

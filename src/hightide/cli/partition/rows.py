@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hightide.cli import render
-from hightide.cli.options import wrong_usage
+from hightide.cli import next_step, render
+from hightide.cli.names import Names
+from hightide.cli.options import LOCALHOST
 from hightide.cli.partition.replica_bars import LEGEND, bars
+from hightide.client.model.diagnosis import NextStep
 from hightide.client.model.replicas import PartitionReplicas, ReplicaStatus
+from hightide.client.model.standstill import high_watermark
 from hightide.wire.errors import ErrorCode, KafkaError
 
 REPLICA_COLUMNS = {
@@ -56,20 +59,17 @@ class PartitionDetails:
     adding: list[int]
     removing: list[int]
     recovering: bool
+    high_watermark: int | None
+    """As the leader reports it."""
+    high_watermark_waits: str | None
+    """Why the high watermark is not at the log end, or cannot move; None if it moves."""
+    held_back_by: int | None
+    """The replica that the high watermark waits for."""
+    next: NextStep | None
     replica_states: list[ReplicaStatus]
 
 
-def named(text: str) -> tuple[str, int | None]:
-    """Parse `TOPIC` or `TOPIC/PARTITION`."""
-    topic, slash, index = text.partition("/")
-    if not topic or (slash and not index.isdecimal()):
-        wrong_usage(f"{text!r} is not a partition; it should be TOPIC or TOPIC/NUMBER")
-    return topic, int(index) if slash else None
-
-
-def chosen(
-    partitions: list[PartitionReplicas], names: list[tuple[str, int | None]]
-) -> list[PartitionReplicas]:
+def chosen(partitions: list[PartitionReplicas], names: Names) -> list[PartitionReplicas]:
     """The named partitions, in the order of the topics; one that does not exist raises."""
     known = {(partition.topic, partition.partition) for partition in partitions}
     for topic, index in names:
@@ -117,9 +117,14 @@ def partition_row(partition: PartitionReplicas, min_isr: Mapping[str, int]) -> P
     )
 
 
-def partition_details(partition: PartitionReplicas, min_isr: Mapping[str, int]) -> PartitionDetails:
+def partition_details(
+    partition: PartitionReplicas, min_isr: Mapping[str, int], bootstrap: str = LOCALHOST
+) -> PartitionDetails:
     state, needed = partition.state, min_isr.get(partition.topic, 1)
     leader = partition.leader_report
+    why = high_watermark(partition, needed)
+    if why is not None and partition.missing and next_step.is_local(bootstrap):
+        why = high_watermark(partition, needed, is_local=True)
     return PartitionDetails(
         topic=partition.topic,
         partition=partition.partition,
@@ -137,13 +142,19 @@ def partition_details(partition: PartitionReplicas, min_isr: Mapping[str, int]) 
         adding=list(state.adding),
         removing=list(state.removing),
         recovering=state.is_recovering,
+        high_watermark=leader.high_watermark if leader else None,
+        high_watermark_waits=why.sentence if why else None,
+        held_back_by=why.replica if why else None,
+        next=next_step.here(why.next, bootstrap) if why and why.next else None,
         replica_states=partition.statuses(),
     )
 
 
-def page(partition: PartitionReplicas, min_isr: Mapping[str, int]) -> str:
+def page(
+    partition: PartitionReplicas, min_isr: Mapping[str, int], bootstrap: str = LOCALHOST
+) -> str:
     """A partition for people: its state, a table of replicas, and bars of their offsets."""
-    details = partition_details(partition, min_isr)
+    details = partition_details(partition, min_isr, bootstrap)
     lines = [
         (partition.name, ""),
         ("leader", _leader(details)),
@@ -161,6 +172,9 @@ def page(partition: PartitionReplicas, min_isr: Mapping[str, int]) -> str:
     drawn = bars(partition.statuses())
     if drawn:
         text += "\n" + "\n".join([*drawn, LEGEND]) + "\n"
+    if details.high_watermark_waits:
+        text += f"\n{details.high_watermark_waits}\n"
+        text += f"{next_step.line(details.next)}\n" if details.next else ""
     return text + "".join("\n" + warning(partition, report.broker) for report in partition.losses)
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hightide.cli import librdkafka, render
+from hightide.cli import completion, librdkafka, render
 from hightide.cli.options import (
     LOCALHOST,
     Bootstrap,
@@ -23,7 +23,7 @@ from hightide.cli.options import (
     Failed,
     OutputOption,
     ask,
-    pairs,
+    client_settings,
     spelt,
     wrong_usage,
 )
@@ -81,7 +81,7 @@ class ConsumeFigures:
 
 @app.command("produce")
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=completion.topics)],
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many records.")] = 100_000,
     size: Annotated[int, typer.Option("--size", min=1, help="Bytes of each value.")] = 1_000,
     rate: Annotated[
@@ -96,14 +96,12 @@ def produce(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Write records as fast as possible, or at a rate, and measure the latency of each response."""
+    client = {
+        "queue.buffering.max.messages": 1_000_000,
+        **producer_settings(acks, compression, settings),
+    }
     ask(bootstrap, lambda admin: admin.topics.ensure(topic))
-    producer = librdkafka.producer(
-        bootstrap,
-        {
-            "queue.buffering.max.messages": 1_000_000,
-            **producer_settings(acks, compression, settings),
-        },
-    )
+    producer = librdkafka.producer(bootstrap, client)
     with progress(f"produce {topic}", count) as advance:
         figures = run_produce(producer, topic, count, size, rate, advance)
     render.show_one(figures, output)
@@ -178,7 +176,7 @@ def _wait_until(producer: Any, moment: float) -> None:
 
 @app.command("consume")
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=completion.topics)],
     count: Annotated[
         int | None, typer.Option("--count", "-n", min=1, help="How many records. Default: all.")
     ] = None,
@@ -187,6 +185,7 @@ def consume(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Read a topic from its beginning as fast as possible."""
+    client = client_settings(settings)
     spans = ask(bootstrap, lambda admin: plan(admin, topic, Beginning(), None))
     ends = {
         span.partition: span.end_offset for span in spans if span.first_offset < span.end_offset
@@ -195,7 +194,7 @@ def consume(
     if not available:
         raise Failed(f"Topic {topic!r} has no records.")
     wanted = min(count or available, available)
-    consumer = librdkafka.consumer(bootstrap, pairs(settings, "client setting"))
+    consumer = librdkafka.consumer(bootstrap, client)
     firsts = {span.partition: span.first_offset for span in spans if span.partition in ends}
     try:
         with progress(f"consume {topic}", wanted) as advance:
@@ -247,7 +246,7 @@ def run_consume(
 
 @app.command("latency")
 def latency(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=completion.topics)],
     rate: Annotated[
         int, typer.Option("--rate", min=1, max=1_000_000, help="Messages per second.")
     ] = 5_000,
@@ -276,7 +275,7 @@ def latency(
     acks = spelt(acks, ("all", "1", "0", "-1"), "value of --acks")
     if pace.count > MOST_MESSAGES:
         wrong_usage(f"{pace.count} messages are too many; the maximum is {MOST_MESSAGES}")
-    client_settings = pairs(settings, "client setting")
+    client_config = client_settings(settings)
 
     async def prepare(admin: Admin) -> None:
         await admin.topics.ensure(topic)
@@ -284,7 +283,7 @@ def latency(
 
     ask(bootstrap, prepare)
     with progress(f"latency {topic}", pace.count) as advance:
-        figures = perf_latency.measure(bootstrap, topic, pace, acks, client_settings, advance)
+        figures = perf_latency.measure(bootstrap, topic, pace, acks, client_config, advance)
     render.show_one(figures, output, leave_out=() if percentiles else ("percentiles",))
     if figures.records_per_s < rate * 0.95:
         render.say(f"This client sent {figures.records_per_s:.0f} of {rate} messages per second.")
@@ -372,7 +371,7 @@ def run(
         [spelt(codec, CODECS, "codec") for codec in compression.split(",")] if compression else []
     )
     places = two_clusters(compare) if compare is not None else [bootstrap]
-    client_settings = pairs(settings, "client setting")
+    client_config = client_settings(settings)
     brokers = [len(ask(place, lambda admin: admin.cluster.describe()).nodes) for place in places]
     replicas = replication_factor or min(3, *brokers)
     measurements = suite(codecs)
@@ -382,7 +381,7 @@ def run(
         for place in places:
             name = topic or f"hightide-perf-{uuid.uuid4().hex[:12]}"
             topics.enter_context(temporary_topic(place, name, partitions, replicas))
-            targets.append(Target(place, name, client_settings))
+            targets.append(Target(place, name, client_config))
             render.say(f"Measuring {place} with the new topic {name}; Ctrl-C stops and deletes it.")
         total = (round_count + 1) * len(measurements) * len(targets)
         with progress("perf", total) as advance:

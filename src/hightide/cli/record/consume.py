@@ -9,19 +9,21 @@ from typing import Annotated, Any
 
 import typer
 
-from hightide.cli import librdkafka, position, render
+from hightide.cli import completion, librdkafka, position, render
+from hightide.cli.names import METAVAR, one_topic
 from hightide.cli.options import (
     LOCALHOST,
     Bootstrap,
     ClientSettings,
     Failed,
     ask,
-    pairs,
+    client_settings,
     wrong_usage,
 )
 from hightide.cli.position import Position
 from hightide.cli.record import group_member, lines
 from hightide.cli.record.lines import Incoming
+from hightide.cli.record.waiting import Waiting, quiet
 from hightide.client.admin import Admin
 from hightide.client.model.cluster import Timestamp
 from hightide.wire.errors import ErrorCode, KafkaError
@@ -50,7 +52,7 @@ class RecordRow:
 
 
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    topic: Annotated[str, typer.Argument(metavar=METAVAR, autocompletion=completion.partitions)],
     start: Annotated[
         str | None,
         typer.Option(
@@ -80,7 +82,12 @@ def consume(
     ] = None,
     group: Annotated[
         str | None,
-        typer.Option("--group", "-G", help="Read as a member of this group, and commit."),
+        typer.Option(
+            "--group",
+            "-G",
+            autocompletion=completion.groups,
+            help="Read as a member of this group, and commit.",
+        ),
     ] = None,
     keys: Annotated[bool, typer.Option("--key", "-k", help="Print the key first.")] = False,
     headers: Annotated[bool, typer.Option("--headers", "-H", help="Print the headers.")] = False,
@@ -92,7 +99,13 @@ def consume(
     ] = False,
     template: Annotated[
         str | None,
-        typer.Option("--format", "-f", help=r"Letters as in kcat, e.g. '%p %o %k %s\n'."),
+        typer.Option(
+            "--format",
+            "-f",
+            help=r"Letters as in kcat, e.g. '%p %o %k %s\n': %t topic, %p partition, %o offset,"
+            " %k key, %s value, %K and %S their lengths, %T timestamp, %h headers, %% a percent"
+            " sign.",
+        ),
     ] = None,
     settings: ClientSettings = None,
     bootstrap: Bootstrap = LOCALHOST,
@@ -111,37 +124,51 @@ def consume(
         wanted = position.parse(where, time.time_ns() // 1_000_000)
     except ValueError as error:
         wrong_usage(str(error))
-    if template is not None and form != "raw":
-        wrong_usage("--format needs the raw output")
+    if template is not None:
+        if form != "raw":
+            wrong_usage("--format needs the raw output")
+        try:
+            lines.check_template(template)
+        except ValueError as error:
+            wrong_usage(str(error))
     follow = follow or (isinstance(wanted, position.End) and group is None)
     if follow and form == "table":
         wrong_usage("a table is printed at the end, but --follow has no end; use raw or json")
+    topic, partition = one_topic(topic, partition)
     if group is not None and partition:
         wrong_usage(
             "the members of a group share the partitions out: --partition goes without --group"
         )
-    client_settings = pairs(settings, "client setting")
+    client_config = client_settings(settings)
     if group is not None:
-        client_settings = {**group_member.settings(group, wanted), **client_settings}
-    spans = ask(bootstrap, lambda admin: plan(admin, topic, wanted, partition))
-    consumer = librdkafka.consumer(bootstrap, client_settings)
+        client_config = {**group_member.settings(group, wanted), **client_config}
     columns = template and lines.unescape(template)
     columns = columns or line_template(keys, headers, timestamps, offsets)
-    found: Iterator[Incoming]
-    if group is not None:
-        found = map(incoming, group_member.read(consumer, topic, count=count, follow=follow))
-    else:
-        found = read(consumer, topic, spans, count=count, follow=follow)
-    try:
-        if form == "table":
-            render.show([row(record) for record in found], render.Output.TABLE)
+    with Waiting(bootstrap, topic, partition, group=group) as waiting:
+
+        async def begin(admin: Admin) -> list[Span]:
+            found = await plan(admin, topic, wanted, partition)
+            waiting.learn(admin)
+            return found
+
+        waiting.begin()
+        spans = ask(bootstrap, begin)
+        waiting.end()
+        waiting.skips_old = isinstance(wanted, position.End) and group is None
+        consumer = librdkafka.consumer(bootstrap, client_config, quiet)
+        found: Iterator[Incoming]
+        if group is not None:
+            found = map(incoming, group_member.read(consumer, topic, count, follow, waiting))
         else:
-            print_stream(found, form, columns)
-    except KeyboardInterrupt:
-        if not follow:
-            raise
-    finally:
-        consumer.close()
+            found = read(consumer, topic, spans, count, follow, waiting)
+        try:
+            print_records(found, form, columns)
+        except KeyboardInterrupt:
+            if not follow:
+                raise
+        finally:
+            waiting.close()  # before its client library
+            consumer.close()
 
 
 def read_output(output: list[str], start: str | None) -> tuple[str, str]:
@@ -197,7 +224,12 @@ async def plan(
 
 
 def read(
-    consumer: Any, topic: str, spans: list[Span], *, count: int | None, follow: bool
+    consumer: Any,
+    topic: str,
+    spans: list[Span],
+    count: int | None,
+    follow: bool,
+    waiting: Waiting,
 ) -> Iterator[Incoming]:
     """Records as they arrive, until every span is read, or for ever with `follow`.
 
@@ -209,16 +241,18 @@ def read(
     if not open_until:
         return
     librdkafka.assign(consumer, topic, {span.partition: span.first_offset for span in spans})
-    printed = 0
+    printed, at_end = 0, set()
     while open_until:
         message = consumer.poll(0)
         if message is None:
             render.push()
+            waiting.begin()
             message = consumer.poll(POLL_S)
         if message is None:
             continue
         error = message.error()
         if error is None:
+            waiting.end()
             ended = message.offset() + 1 >= open_until.get(message.partition(), 0)
             # Skip records past the end of this partition while others are still open.
             if follow or message.partition() in open_until:
@@ -232,6 +266,9 @@ def read(
             ended = librdkafka.is_end_of_partition(error)
             if not ended and librdkafka.is_fatal(error):
                 raise Failed(librdkafka.sentence(error))
+            if ended:
+                at_end.add(message.partition())
+        waiting.is_at_end = not printed and len(at_end) == len(open_until)
         if ended and not follow:
             open_until.pop(message.partition(), None)
 
@@ -262,8 +299,14 @@ def row(record: Incoming) -> RecordRow:
     )
 
 
-def print_stream(records: Iterator[Incoming], form: str, template: str) -> None:
-    """Print each record as it arrives; values are printed as the bytes they are."""
+def print_records(records: Iterator[Incoming], form: str, template: str) -> None:
+    """Print each record as it arrives; values are printed as the bytes they are.
+
+    A table is printed at the end, since its columns are as wide as their widest cell.
+    """
+    if form == "table":
+        render.show([row(record) for record in records], render.Output.TABLE)
+        return
     for record in records:
         if form == "json":
             render.write_bytes(render.json_line(lines.as_json(record)).encode())

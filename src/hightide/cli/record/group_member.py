@@ -12,6 +12,7 @@ from typing import Any
 from hightide.cli import librdkafka, position, render
 from hightide.cli.options import Failed, wrong_usage
 from hightide.cli.position import Position
+from hightide.cli.record.waiting import Waiting
 
 POLL_S = 0.5
 AT_ONCE = 1000
@@ -33,18 +34,23 @@ def settings(group: str, wanted: Position) -> dict[str, Any]:
     return {"group.id": group, "enable.auto.commit": True, "auto.offset.reset": reset}
 
 
-def read(consumer: Any, topic: str, *, count: int | None, follow: bool) -> Iterator[Any]:
+def read(
+    consumer: Any, topic: str, count: int | None, follow: bool, waiting: Waiting
+) -> Iterator[Any]:
     """Messages as they arrive, until the end of all assigned partitions, or for ever."""
-    member = Member(consumer)
+    member = Member(consumer, waiting)
     librdkafka.subscribe(consumer, topic, member.assigned, member.revoked)
     printed = 0
     while printed != count:
         message = consumer.poll(0)
         if message is None or member.is_full():
             member.flush()
+            if message is None:
+                waiting.begin()
             message = message or consumer.poll(POLL_S)
         error = message and message.error()
         if message is not None and error is None:
+            waiting.end()
             yield message
             member.printed(message)
             printed += 1
@@ -52,6 +58,7 @@ def read(consumer: Any, topic: str, *, count: int | None, follow: bool) -> Itera
         if error is not None:
             if librdkafka.is_end_of_partition(error):
                 member.ended.add(message.partition())
+                waiting.is_at_end = not printed and member.is_done()
             elif librdkafka.is_fatal(error):
                 raise Failed(librdkafka.sentence(error))
         if not follow and member.is_done():
@@ -64,18 +71,20 @@ def read(consumer: Any, topic: str, *, count: int | None, follow: bool) -> Itera
 class Member:
     """This member's progress: ended partitions, and messages that are printed but not flushed."""
 
-    def __init__(self, consumer: Any) -> None:
-        self.has_joined = False
+    def __init__(self, consumer: Any, waiting: Waiting) -> None:
+        self.has_joined = waiting.has_partitions = False
         self.ended: set[int] = set()
         self._consumer = consumer
+        self._waiting = waiting
         self._printed: dict[int, Any] = {}
         self._count = 0
 
     def assigned(self, _consumer: Any, _partitions: Any) -> None:
-        self.has_joined = True
+        self.has_joined = self._waiting.has_partitions = True
 
     def revoked(self, _consumer: Any, _partitions: Any) -> None:
         """Flush, so that the next owner does not read the printed records again."""
+        self._waiting.has_partitions = False
         self.flush()
         self.ended.clear()
 

@@ -6,8 +6,9 @@ The JSON form is the same in both directions, so records can be piped from one t
     {"topic":"a","partition":0,"offset":7,"timestamp":1731664800000,
      "key":"k","value":"v","headers":[{"key":"h","value":"x"}]}
 
-Bytes that are not UTF-8 are base64 under `key_base64` or `value_base64` instead.  Templates use
-kcat's letters.
+`dump-log --records -o json` prints the same fields in the `records` of each batch, and `produce`
+reads these lines too.  Bytes that are not UTF-8 are base64 under `key_base64` or `value_base64`
+instead.  Templates use kcat's letters.
 """
 
 from __future__ import annotations
@@ -16,11 +17,15 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 Headers = tuple[tuple[str, bytes | None], ...]
+
+
+class Damaged(ValueError):
+    """A line of `dump-log` reports damage; its records cannot be trusted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +79,30 @@ def parse_line(
     return Outgoing(value=value, key=key, headers=headers)
 
 
-def parse_json(line: bytes, *, key: bytes | None, headers: Headers) -> Outgoing:
-    """Parse a line of JSON: an object with `value` and the record's other fields."""
+def parse_json(line: bytes, *, key: bytes | None, headers: Headers) -> Iterator[Outgoing]:
+    """Parse a line of JSON: an object with `value` and the record's other fields, or a batch as
+    `dump-log --records -o json` prints it."""
     try:
         found = json.loads(line)
     except ValueError as error:
         raise ValueError(f"not JSON: {error}") from None
     if not isinstance(found, dict):
         raise ValueError('a line of JSON should be an object such as {"key": "k", "value": "v"}')
+    if "damaged" in found or (_is_batch(found) and found["problems"]):
+        raise Damaged(found.get("damaged") or "; ".join(map(str, found["problems"])))
+    if not _is_batch(found):
+        yield _outgoing(found, key, headers)
+    elif "control" not in found["flags"]:
+        # The markers of transactions are not records of a producer.
+        for record in found["records"]:
+            yield _outgoing(record, key, headers)
+
+
+def _is_batch(found: Mapping[str, Any]) -> bool:
+    return all(isinstance(found.get(name), list) for name in ("records", "flags", "problems"))
+
+
+def _outgoing(found: Mapping[str, Any], key: bytes | None, headers: Headers) -> Outgoing:
     if "value" not in found and "value_base64" not in found:
         raise ValueError('the object has no "value"; null is a value too')
     own_key = _bytes_of(found, "key")
@@ -102,10 +123,16 @@ def as_json(record: Incoming) -> dict[str, Any]:
         "offset": record.offset,
         "timestamp": record.timestamp,
     }
-    fields.update(_text("key", record.key))
-    fields.update(_text("value", record.value))
-    fields["headers"] = [{"key": key, **_text("value", value)} for key, value in record.headers]
-    return fields
+    return fields | fields_of(record.key, record.value, record.headers)
+
+
+def fields_of(key: bytes | None, value: bytes | None, headers: Headers) -> dict[str, Any]:
+    """What a producer gave a record, as fields of JSON."""
+    return {
+        **_text("key", key),
+        **_text("value", value),
+        "headers": [{"key": _utf8(name), **_text("value", value)} for name, value in headers],
+    }
 
 
 LETTERS = re.compile(r"%([topkKsSTh%])")
@@ -115,6 +142,16 @@ ESCAPES = {r"\n": "\n", r"\t": "\t", r"\r": "\r", r"\0": "\0", r"\\": "\\"}
 def unescape(template: str) -> str:
     """Replace `\\n`, `\\t` and so on, which a shell passes as two characters."""
     return re.sub(r"\\[ntr0\\]", lambda found: ESCAPES[found[0]], template)
+
+
+def check_template(template: str) -> None:
+    """Raise ValueError if a template has a letter that `fill` does not know."""
+    for found in re.finditer(r"%(.?)", template, re.DOTALL):
+        if not LETTERS.fullmatch(found[0]):
+            raise ValueError(
+                f"{found[0]!r} is not a letter of the format: use %t %p %o %k %s %K %S %T %h, "
+                "and %% for a percent sign"
+            )
 
 
 def fill(template: str, record: Incoming) -> bytes:
@@ -139,6 +176,11 @@ def fill(template: str, record: Incoming) -> bytes:
         out += template[at : found.start()].encode() + values[found[1]]
         at = found.end()
     return bytes(out + template[at:].encode())
+
+
+def _utf8(name: str) -> str:
+    """A header's name, with replacement characters for bytes that are not UTF-8."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _text(name: str, data: bytes | None) -> dict[str, str | None]:

@@ -10,19 +10,25 @@ from typing import Annotated, Any
 
 import typer
 
-from hightide.cli import librdkafka, render
+from hightide.cli import completion, librdkafka, render
+from hightide.cli.names import METAVAR, one_topic
 from hightide.cli.options import (
     LOCALHOST,
     Bootstrap,
     ClientSettings,
     Failed,
     ask,
-    pairs,
+    client_settings,
     wrong_usage,
 )
 from hightide.cli.record import lines
 from hightide.cli.record.lines import Headers, Outgoing
+from hightide.cli.record.waiting import Waiting, quiet
 from hightide.cli.render import Output
+from hightide.client.admin import Admin
+
+ALL = frozenset({"all", "-1"})
+FLUSH_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +40,10 @@ class ProducedRow:
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    topic: Annotated[str, typer.Argument(metavar=METAVAR, autocompletion=completion.partitions)],
     values: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[VALUE]...", help="One record each. Default: the lines of stdin."),
+        typer.Argument(metavar="VALUE", help="One record each. Default: the lines of stdin."),
     ] = None,
     key: Annotated[str | None, typer.Option("--key", "-k", help="The key of every record.")] = None,
     separator: Annotated[
@@ -51,7 +57,8 @@ def produce(
         typer.Option("--header", "-H", metavar="NAME=VALUE", help="For every record; repeatable."),
     ] = None,
     partition: Annotated[
-        int | None, typer.Option("--partition", "-p", min=0, help="Default: by key.")
+        int | None,
+        typer.Option("--partition", "-p", min=0, help="The same as TOPIC/PARTITION."),
     ] = None,
     file: Annotated[
         Path | None,
@@ -80,10 +87,14 @@ def produce(
 
     Values come from the command line, from --file, or from the lines of stdin. With
     --key-separator each line is KEY, separator, VALUE. --json reads what `hightide consume
-    -o json` prints.
+    -o json` and `hightide dump-log --records -o json` print. Without a PARTITION the key of a
+    record chooses one.
     """
     if values and file:
         wrong_usage("give either values or --file, not both")
+    topic, indexes = one_topic(topic, None if partition is None else [partition])
+    if len(indexes) > 1:
+        wrong_usage("a record goes to one partition; give one")
     if json and (separator is not None or whole):
         wrong_usage("--json cannot be combined with --key-separator or --whole")
     try:
@@ -97,14 +108,27 @@ def produce(
         json=json,
         null_if_empty=null,
     )
-    # Check the address and the topic before the input is read.
-    ask(bootstrap, lambda admin: admin.topics.ensure(topic))
-    rows = send(
-        librdkafka.producer(bootstrap, producer_settings(acks, compression, settings)),
-        topic,
-        input_format.records(source(values, file, whole)),
-        partition,
-    )
+    client = producer_settings(acks, compression, settings)
+    with Waiting(bootstrap, topic, indexes, is_producer=True, waits_for_all=acks in ALL) as waiting:
+
+        async def ensure(admin: Admin) -> None:
+            await admin.topics.ensure(topic)
+            waiting.learn(admin)
+
+        waiting.begin()
+        # Check the address and the topic before the input is read.
+        ask(bootstrap, ensure)
+        waiting.end()
+        producer = librdkafka.producer(bootstrap, client, quiet)
+        # A flush also serves deliveries that came while this command waits for its input.
+        waiting.still = lambda: producer.flush(0) > 0
+        rows = send(
+            producer,
+            topic,
+            input_format.records(source(values, file, whole)),
+            indexes[0] if indexes else None,
+            waiting,
+        )
     render.say(f"{len(rows)} record{'' if len(rows) == 1 else 's'} to {topic}")
     if output is not None:
         render.show(rows, output)
@@ -132,7 +156,9 @@ class InputFormat:
                 )
             elif piece.strip():
                 try:
-                    yield lines.parse_json(piece, key=self.key, headers=self.headers)
+                    yield from lines.parse_json(piece, key=self.key, headers=self.headers)
+                except lines.Damaged as damage:
+                    render.say(f"Line {number} is left out: {damage}.")
                 except ValueError as error:
                     raise Failed(f"Line {number}: {error}.") from None
 
@@ -157,19 +183,24 @@ def producer_settings(acks: str, compression: str, settings: list[str] | None) -
         "compression.type": compression,
         "linger.ms": 5,
         # Without idempotence, a retry after a lost response can write a record twice.
-        "enable.idempotence": acks in {"all", "-1"},
-        **pairs(settings, "client setting"),
+        "enable.idempotence": acks in ALL,
+        **client_settings(settings),
     }
 
 
 def send(
-    producer: Any, topic: str, records: Iterable[Outgoing], partition: int | None
+    producer: Any,
+    topic: str,
+    records: Iterable[Outgoing],
+    partition: int | None,
+    waiting: Waiting,
 ) -> list[ProducedRow]:
     """Send everything and wait for all responses; stop at the first error."""
     rows: list[ProducedRow] = []
     errors: list[str] = []
 
     def delivered(error: Any, message: Any) -> None:
+        waiting.end()
         if error is not None:
             errors.append(librdkafka.sentence(error))
         else:
@@ -188,9 +219,11 @@ def send(
             arguments["timestamp"] = record.timestamp_ms
         _produce(producer, topic, arguments, delivered)
         producer.poll(0)
+        waiting.begin()
         if errors:
             break
-    producer.flush()
+    while producer.flush(FLUSH_S):
+        waiting.begin()
     if errors:
         raise Failed(f"{len(rows)} records were written, then: {errors[0]}")
     return rows
