@@ -16,8 +16,8 @@ export STARTED := $(shell date +%s)
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-rest test-all setup programs chaos-programs bench-programs kazoo-env lint format unit simulation \
-	zookeeper conformance spark spark-kafka sim chaos chaos-groups exactly-once exactly-once-spark \
-	conformance-zookeeper bench bench-profile bench-zookeeper bench-spark soak spark-soak docs clean
+	zookeeper conformance spark spark-kafka sim chaos chaos-groups fuzz exactly-once exactly-once-spark \
+	conformance-zookeeper bench bench-bystander bench-profile bench-zookeeper bench-spark soak spark-soak docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-25s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,7 +40,7 @@ setup: $(VENV)/.installed ## make the environment in .venv
 	@$(BIN)/python -m compileall -q src
 
 # The stamp is newer than its sources, so nothing is installed twice.
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml constraints.txt hatch_build.py src/hightide/wire/_record_walk.c
 	@test -n "$(PYTHON)" || { \
 	  echo "Python 3.11 or newer is needed, and none was found. Set PYTHON=/path/to/python." >&2; \
 	  exit 1; }
@@ -152,6 +152,11 @@ exactly-once: setup programs ## a topic copied exactly once under faults: make e
 	$(BIN)/python -m tests.chaos.exactly_once \
 	  --messages $(or $(MESSAGES),100000) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
+fuzz: setup ## every decoder and a running broker on any bytes: make fuzz SECONDS=600 TARGET=batch SEED=7
+	$(BIN)/python -m tests.fuzz.run --seconds $(or $(SECONDS),60) \
+	  $(if $(TARGET),--target $(TARGET)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	$(if $(TARGET),,$(BIN)/python -m tests.fuzz.live --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)))
+
 chaos-groups: setup ## groups whose members and coordinators are killed: make chaos-groups DURATION=600
 	$(BIN)/python -m tests.chaos.groups \
 	  --duration $(or $(DURATION),120) $(if $(SEED),--seed $(SEED)) $(ARGS)
@@ -167,6 +172,9 @@ conformance-zookeeper: setup programs kazoo-env ## all of kazoo's own tests and 
 bench: setup bench-programs ## Hightide beside Apache Kafka: ratios, docs/benchmarks.md; an hour
 	$(BIN)/python -m bench.run $(ARGS)
 	$(BIN)/python -m bench.document bench/.results/*.json
+
+bench-bystander: setup bench-programs ## the worst wait of a client while another abuses the broker; minutes
+	$(BIN)/python -m bench.bystander $(ARGS)
 
 bench-profile: setup bench-programs ## where a broker's time goes, function by function
 	$(BIN)/python -m bench.hotspots $(ARGS)

@@ -2,7 +2,7 @@
 
     python -m bench.document result.json [more.json ...]
 
-The files are what `bench/run.py --json` and `bench/spark.py --json` have written. If a workload is
+The files are what run.py, bystander.py and spark.py of bench/ write with `--json`. If a workload is
 in several files, the last one counts.
 """
 
@@ -213,6 +213,11 @@ def section(
     for plot in plots:
         yield f"![{family.title}: {plot.replace('-', ' ')}](benchmarks/{plot}.svg)"
         yield ""
+    if family.columns:
+        yield from columns(family, workloads, names)
+        yield ""
+        yield from remarks(family, workloads)
+        return
     rows = []
     for workload in workloads:
         said = family.said(workload)
@@ -229,6 +234,33 @@ def section(
         yield from table(("workload", "measure", *map(called, names), *over), rows)
         yield ""
     yield from remarks(family, workloads)
+
+
+def columns(family: Family, workloads: Sequence[Measured], names: Sequence[str]) -> Iterator[str]:
+    """A table with a row for each workload: the figures of all brokers, then the ratio."""
+    titles = {key: row.metric.title for one in workloads for key, row in one.rows.items()}
+    compared = {key: len(names) > 1 for key in family.columns if key in titles}
+    wanted = compared | dict.fromkeys(
+        (k for k in family.columns_without_ratio if k in titles), False
+    )
+    rows = [
+        [family.said(one), *(cell(one.rows.get(key), names, has) for key, has in wanted.items())]
+        for one in workloads
+    ]
+    order = " / ".join(map(called, names))
+    if len(names) > 1:
+        yield f"Each cell has {order}, and the ratio of waits."
+    else:
+        yield f"All figures are of {order}."
+    yield ""
+    yield from table(("workload", *(titles[key] for key in wanted)), rows, words=1)
+
+
+def cell(row: Row | None, names: Sequence[str], has_ratio: bool) -> str:
+    if row is None or not row.brokers:
+        return "–"
+    figures = [figure(row.metric, row.brokers.get(name)) for name in names]
+    return " / ".join([*figures, *([ratio(row.ratio)] if has_ratio else [])])
 
 
 def remarks(family: Family, workloads: Sequence[Measured]) -> Iterator[str]:

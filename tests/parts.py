@@ -57,17 +57,20 @@ SPARK = (*BY_FILE, "tests/spark", "--ignore", "tests/spark/kafka")
 PARTS = {
     "quick": (
         Part("lint", LINT),
-        Part("unit", (pytest("tests/unit"),)),
+        Part("unit", (pytest("tests/unit", *QUICK),)),
         Part("simulation", (pytest("tests/simulation"),)),
         Part("zookeeper", (pytest(*ZOOKEEPER, *QUICK),)),
         Part("conformance", (pytest(*CONFORMANCE, *QUICK),)),
         Part("spark", (pytest(*SPARK, *QUICK),)),
     ),
     "rest": (
+        Part("unit, extended", (pytest("tests/unit", *REST),)),
         Part("zookeeper, extended", (pytest(*ZOOKEEPER, *REST),)),
         Part("conformance, extended", (pytest(*CONFORMANCE, *REST),)),
         Part("spark, extended", (pytest(*SPARK, *REST),)),
         Part("chaos", (pytest("tests/chaos", *REST),)),
+        # In one file, so that the live broker has the machine to itself.
+        Part("fuzz", (pytest(*BY_FILE, "tests/fuzz", *REST),)),
     ),
 }
 

@@ -25,6 +25,9 @@ class Family:
     """A prefix of titles that rows need not repeat."""
     leaves_out: tuple[str, ...] = ()
     """The keys of metrics that are left out here."""
+    columns: tuple[str, ...] = ()
+    """The keys of metrics that have a column. Without any, each metric of a workload has a row."""
+    columns_without_ratio: tuple[str, ...] = ()
 
     def takes(self, name: str) -> bool:
         return any(fnmatch(name, pattern) for pattern in self.patterns)
@@ -190,7 +193,8 @@ COLD = Family(
 )
 COMPRESSED = Family(
     "Compressed streams",
-    "The producer compresses, the broker keeps what it is given, the consumer unpacks."
+    "The producer compresses, the broker checks every record and keeps the batch, the consumer"
+    " unpacks."
     " Bytes are those of messages before compression.",
     ("*-lz4*", "*-zstd*"),
     (_bytes("compressed", "Compressed streams", ("librdkafka ",)),),
@@ -384,6 +388,23 @@ PIPELINE = Family(
         ),
     ),
 )
+ABUSED = Family(
+    "One client abuses a broker",
+    "A bystander sends a Produce request of one record and a Metadata request every 5 ms, from its"
+    " own process and connections, while another client sends legal requests that cost a broker"
+    " much. Requests that are due during a wait count as sent then. The worst oversleep of a"
+    " process that sleeps 1 ms at a time is what the machine itself adds. One broker runs at a"
+    " time; memory is the peak of its RSS over what it had before the abuse. A closed connection is"
+    " a request that the broker refuses. `make bench-bystander` measures it.",
+    ("bystander-*",),
+    columns=(
+        "produce_worst_ms",
+        "produce_p99_ms",
+        "metadata_worst_ms",
+        "metadata_p99_ms",
+    ),
+    columns_without_ratio=("oversleep_ms", "rss_growth_mb", "answered", "refused"),
+)
 OTHER = Family("Other workloads", "What belongs to none of the above.", ("*",))
 
 FAMILIES = (
@@ -402,6 +423,7 @@ FAMILIES = (
     GROUPS,
     TOOLS,
     PIPELINE,
+    ABUSED,
     OTHER,
 )
 """In the order of the page; the last one takes all other workloads."""

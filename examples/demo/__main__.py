@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hightide.cli import up
-from hightide.process import ServiceFailed, stop_with_parent
+from hightide.cli.local_cluster import LocalCluster
+from hightide.process import ServiceFailed, join_parent
 
 if TYPE_CHECKING:
     from examples.demo.demo import Demo
@@ -112,14 +113,14 @@ def demo(
         folder = data
         if memory:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hightide-")))
-        cluster = up.LocalCluster.of(up.parse(argv), folder)
+        cluster = up.local_cluster(up.parse(argv), folder)
         stack.callback(cluster.stop)
         code = _run(cluster, folder, data, rate, duration, no_pipeline, stop)
     raise typer.Exit(code)
 
 
 def _run(
-    cluster: up.LocalCluster,
+    cluster: LocalCluster,
     folder: Path,
     data: Path,
     rate: float,
@@ -274,7 +275,7 @@ def pipeline(
     """Run the pipeline, as the demo starts it."""
     from examples.demo.pipeline import run
 
-    stop_with_parent()
+    join_parent()
     raise typer.Exit(run(bootstrap, data))
 
 

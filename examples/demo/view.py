@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -50,12 +50,12 @@ def render(snapshot: Snapshot, height: int) -> RenderableType:
         Layout(name="right", ratio=3),
     )
     layout["right"].split_column(
-        Layout(_panel("Stream", _stream(snapshot)), size=7),
+        Layout(_panel("Stream", _stream(snapshot)), size=8),
         Layout(_panel(f"Pipeline: {snapshot.pipeline}", _queries(snapshot))),
     )
     layout["bottom"].split_row(
-        Layout(_panel("Revenue per ten seconds, newest first", _revenue(snapshot)), ratio=2),
-        Layout(_panel("Events, newest first", _events(snapshot.events)), ratio=3),
+        Layout(_panel("Revenue per ten seconds", _revenue(snapshot))),
+        Layout(_panel("Events, newest first", _events(snapshot.events))),
     )
     return layout
 
@@ -75,41 +75,68 @@ def _title(snapshot: Snapshot) -> RenderableType:
     return Panel(text, border_style=LOW)
 
 
+def _table(names: Sequence[str], rows: Iterable[Sequence[Text | str]], *, wide: str) -> Table:
+    """A table in which only the column `wide` is shortened where there is little space."""
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, expand=True)
+    shown = list(rows)
+    for at, name in enumerate(names):
+        if name == wide:
+            table.add_column(name, ratio=1, no_wrap=True)
+        else:
+            width = max(len(name), *(len(row[at]) for row in shown), 0)
+            table.add_column(name, justify="right", no_wrap=True, min_width=width)
+    for row in shown:
+        table.add_row(*row)
+    return table
+
+
 def _partitions(snapshot: Snapshot) -> RenderableType:
-    table = Table(box=None, pad_edge=False, expand=True)
-    for name in ("partition", "leader", "in sync", "hw", "leo"):
-        table.add_column(name, justify="left" if name == "partition" else "right", no_wrap=True)
-    for (topic, index), partition in sorted(snapshot.cluster.partitions.items()):
-        table.add_row(f"{topic}/{index}", *_partition(partition))
+    dead = set(snapshot.dead)
+    rows = [
+        (f"{topic}/{index}", *_partition(partition, dead))
+        for (topic, index), partition in sorted(snapshot.cluster.partitions.items())
+    ]
     live = snapshot.cluster.live
     brokers = Text("brokers  ")
-    for broker in sorted(live | set(snapshot.dead)):
-        style = BAD if broker in snapshot.dead or broker not in live else GOOD
-        mark = "*" if broker == snapshot.cluster.controller else ""
-        brokers.append(f"{broker}{mark} ", style)
-    return Group(brokers, table)
+    for broker in sorted(live | dead):
+        is_down = broker in dead or broker not in live
+        mark = "*" if broker == snapshot.cluster.controller and not is_down else ""
+        brokers.append(f"{broker}{mark}{' down' if is_down else ''}  ", BAD if is_down else GOOD)
+    names = ("partition", "leader", "ISR", "HW", "LEO")
+    return Group(brokers, _table(names, rows, wide="partition"))
 
 
-def _partition(state: PartitionState) -> tuple[Text, Text, str, str]:
-    leader = Text("none", BAD) if state.leader is None else Text(str(state.leader))
-    isr = Text()
-    for broker in sorted(state.replicas):
-        is_in_sync = broker in state.isr
-        isr.append(f"{broker} " if is_in_sync else "· ", "" if is_in_sync else BAD)
+def _partition(state: PartitionState, dead: Collection[int]) -> tuple[Text, Text, str, str]:
+    """Show a dead broker as neither leader nor in sync, before the cluster says so."""
+    has_leader = state.leader is not None and state.leader not in dead
+    leader = Text(str(state.leader)) if has_leader else Text("none", BAD)
+    isr = Text(" ").join(
+        Text(str(broker)) if broker in state.isr and broker not in dead else Text("·", BAD)
+        for broker in sorted(state.replicas)
+    )
     return leader, isr, _number(state.high_watermark), _number(state.end_offset)
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:,.0f}"
+    """A number in at most seven characters."""
+    if value is None:
+        return ""
+    for limit, unit, name in ((1e6, 1, ""), (1e9, 1e6, "M"), (1e12, 1e9, "G"), (1e18, 1e12, "T")):
+        if value < limit:
+            return f"{value / unit:,.{1 if name else 0}f}{name}"
+    return f"{value:.1e}"
 
 
 def _stream(snapshot: Snapshot) -> RenderableType:
-    rates = Text(
-        "   ".join(f"{topic} {rate:,.0f}/s" for topic, rate in snapshot.rates.items()), "bold"
+    rates = "   ".join(f"{topic} {rate:,.0f}/s" for topic, rate in snapshot.rates.items())
+    is_silent = snapshot.silent_s > STALL_S
+    silence = f"no acknowledgement for {snapshot.silent_s:.1f} s" if is_silent else ""
+    return Group(
+        Text(rates, "bold"),
+        Text(silence, BAD),
+        Text(f"orders: {order_counts(snapshot)}"),
+        _proof(snapshot),
     )
-    if snapshot.silent_s > STALL_S:
-        rates.append(f"   no acknowledgement for {snapshot.silent_s:.1f} s", BAD)
-    return Group(rates, Text(""), Text(f"orders: {order_counts(snapshot)}"), _proof(snapshot))
 
 
 def _proof(snapshot: Snapshot) -> Text:
@@ -121,12 +148,8 @@ def _proof(snapshot: Snapshot) -> Text:
 
 
 def _queries(snapshot: Snapshot) -> RenderableType:
-    table = Table(box=None, pad_edge=False, expand=True)
-    for name in ("query", "rows/s", "lag", "batch"):
-        table.add_column(name, justify="left" if name == "query" else "right", no_wrap=True)
-    for query in snapshot.app.queries if snapshot.app else ():
-        table.add_row(*_query(query))
-    return table
+    rows = [_query(query) for query in (snapshot.app.queries if snapshot.app else ())]
+    return _table(("query", "rows/s", "lag", "batch"), rows, wide="query")
 
 
 def _query(query: QueryStatus) -> tuple[str, str, str, str]:
@@ -135,16 +158,14 @@ def _query(query: QueryStatus) -> tuple[str, str, str, str]:
 
 
 def _revenue(snapshot: Snapshot) -> RenderableType:
-    table = Table(box=None, pad_edge=False, expand=True)
-    for name in ("from", "product", "orders", "amount"):
-        table.add_column(name, justify="left" if name == "product" else "right", no_wrap=True)
     newest: dict[tuple[str, str], Mapping[str, Any]] = {}
     for row in snapshot.revenue:
         newest[str(row.get("start")), str(row.get("product"))] = row
-    for (start, product), row in sorted(newest.items(), reverse=True):
-        amount = f"{row.get('amount', 0):,.2f}"
-        table.add_row(start[11:19], product, _number(row.get("orders")), amount)
-    return table
+    rows = [
+        (start[11:19], product, _number(row.get("orders")), f"{row.get('amount', 0):,.2f}")
+        for (start, product), row in sorted(newest.items(), reverse=True)
+    ]
+    return _table(("from", "product", "orders", "amount"), rows, wide="product")
 
 
 def _events(events: Sequence[Event]) -> RenderableType:

@@ -134,7 +134,7 @@ def main() -> int:
         # Compaction must not remove commits before they are checked.
         "log.cleaner.enable": False,
     }
-    cluster = Replicated(3, settings=settings, data=folder)
+    cluster = Replicated(3, settings=settings, data=folder, ends_sessions=False)
     try:
         cluster.start()
         run(cluster, random.Random(seed), arguments.duration)

@@ -101,7 +101,7 @@ def main() -> int:
     foreach_batch.Append = unlucky(folder)  # type: ignore[attr-defined]
     with contextlib.ExitStack() as stack:
         if arguments.bootstrap is None:
-            cluster = stack.enter_context(Cluster(brokers=3))
+            cluster = stack.enter_context(Cluster(brokers=3, ends_sessions=False))
             bootstrap = cluster.bootstrap
         else:
             bootstrap = arguments.bootstrap

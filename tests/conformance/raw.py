@@ -19,6 +19,7 @@ from hightide.wire.messages.produce import (
     TopicProduceData,
 )
 from hightide.wire.types import NO_UUID, Array, Blob, Fixed, Struct, api_of, fields_of
+from tests.support.proving import first_step, second_step, secret_at
 
 DEADLINE_S = 25.0
 PRODUCE, FETCH = 0, 1
@@ -29,6 +30,7 @@ class Raw:
 
     def __init__(self, cluster, broker_id=1):
         address = (cluster.host(broker_id), cluster.port(broker_id))
+        self._address = f"{address[0]}:{address[1]}"
         self._socket = socket.create_connection(address, DEADLINE_S)
 
     def __enter__(self):
@@ -76,6 +78,14 @@ class Raw:
         """Send a request; return its response, or None if the broker closes the connection."""
         self.begin(request, version, correlation_id)
         return self.end(request, version, correlation_id)
+
+    def prove(self, cluster, broker_id, broker_epoch=0, secret=None):
+        """Prove to be a broker, with the secret that the brokers share in ZooKeeper."""
+        first = first_step(broker_id, broker_epoch)
+        key, cluster_id = secret or secret_at(cluster.zookeeper)
+        second = second_step(key, cluster_id, self._address, first, self.ask(first, 0))
+        assert self.ask(second, 0).error_code == 0
+        return self
 
     def begin(self, request, version, correlation_id=7):
         """Send a request whose response may take long."""

@@ -278,8 +278,9 @@ def mark(
     coordinator_epoch: int = 0,
     index: int = 0,
     version: int = 1,
+    is_broker: bool = True,
 ) -> ErrorCode:
-    """WriteTxnMarkers, as a coordinator would send it, or as a forged request."""
+    """WriteTxnMarkers, as a coordinator would send it, or as a tool or a forged request."""
     marker = WritableTxnMarker(
         producer_id=producer.id,
         producer_epoch=producer.epoch,
@@ -292,6 +293,8 @@ def mark(
     except Exception:
         leader = cluster.brokers[0]  # no broker knows it
     with Raw(cluster, leader) as raw:
+        if is_broker:
+            raw.prove(cluster, leader)
         answer = raw.ask(WriteTxnMarkersRequest(markers=[marker]), version)
     return ErrorCode(answer.markers[0].topics[0].partitions[0].error_code)
 

@@ -7,9 +7,12 @@ import signal
 import subprocess
 import sys
 import uuid
+from types import SimpleNamespace
 
 import pytest
 
+from hightide import __version__
+from hightide.__main__ import main
 from hightide.process import environment
 from hightide.testing import Cluster
 from tests.conformance.adapters import Record, confluent, values
@@ -96,6 +99,53 @@ def test_nothing_is_deleted_when_one_of_several_does_not_exist(run):
     assert name in run("topic", "list").out
 
 
+def test_topics_are_deleted_only_after_the_answer_at_a_terminal(run, monkeypatch):
+    name = fresh()
+    run("topic", "create", name)
+    answers = iter([False, True])
+    asked = []
+
+    def answer(question, err):
+        asked.append(question)
+        return next(answers)
+
+    monkeypatch.setattr("typer.confirm", answer)
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    kept = run("topic", "delete", name)
+    assert (kept.code, kept.out) == (1, "")
+    assert kept.err == "hightide: Nothing was changed.\n"
+    assert name in run("topic", "list").out
+    assert run("topic", "delete", name, "--dry-run").code == 0
+    assert run("topic", "delete", name, "-o", "json").json[0]["result"] == "deleted"
+    assert asked == [f"Delete {name}, and 0 records?"] * 2
+    run("topic", "create", name)
+    assert run("topic", "delete", name, "--yes").code == 0
+    assert len(asked) == 2
+
+
+def test_a_topic_is_trimmed_to_an_offset_or_to_its_end(run, broker):
+    topic = broker.create_topic(partitions=2)
+    for at in range(2):
+        run("produce", f"{topic}/{at}", *(str(number) for number in range(4 + at)))
+    would = run("topic", "trim", f"{topic}/1", "--to-offset", "3", "--dry-run", "-o", "json").json
+    assert would == [
+        {"topic": topic, "partition": 1, "start": 0, "to": 3, "records": 3}
+        | {"result": "would be trimmed"}
+    ]
+    assert run("topic", "trim", f"{topic}/1", "--to-offset", "3").code == 0
+    assert run("consume", f"{topic}/1").lines == ["3", "4"]
+    beyond = run("topic", "trim", topic, "--to-offset", "5")
+    assert (beyond.code, beyond.out) == (1, "")
+    assert f"{topic}/0 ends at offset 4, before 5; nothing was deleted." in beyond.err
+    rows = run("topic", "trim", topic, "--to-offset", "3", "-o", "json").json
+    assert [row["result"] for row in rows] == ["trimmed", "there already"]
+    rows = run("topic", "trim", topic, "--to-end", "-o", "json").json
+    assert [(row["to"], row["result"]) for row in rows] == [(4, "trimmed"), (5, "trimmed")]
+    assert run("consume", topic).lines == []
+    assert run("topic", "trim", fresh(), "--to-end").code == 1
+    assert run("topic", "trim", f"{topic}/7", "--to-end").code == 1
+
+
 def test_a_dry_run_changes_nothing(run):
     name = fresh()
     assert "would be created" in run("topic", "create", name, "--dry-run").out
@@ -174,7 +224,35 @@ def test_the_cluster_is_shown(run, broker):
     assert {key: node[key] for key in where} == where
     assert (node["controller"], node["alive"]) == (True, True)
     assert node["leads"] == node["in_sync"] == node["replicas"] == found["partitions"]
+    assert node["version"] == __version__
     assert run("cluster", "info").lines[-1].split()[0] == "1"
+
+
+def test_the_doctor_finds_an_address_that_clients_cannot_use(run):
+    settings = {"advertised.listeners": "PLAINTEXT://broker.invalid:9092"}
+    with Cluster(settings=settings) as cluster:
+        done = run("doctor", "--bootstrap", cluster.bootstrap, "-o", "json")
+    found = {check["check"]: check for check in json.loads(done.out)}
+    assert done.code == 3
+    assert found["broker"]["verdict"] == "ok"
+    assert found["addresses"]["verdict"] == "bad"
+    assert "broker.invalid:9092 of broker 1" in found["addresses"]["found"]
+    assert "advertised.listeners" in found["addresses"]["advice"]
+
+
+def test_log_directories_are_shown_with_their_replicas(run, broker):
+    topic = broker.create_topic(partitions=2)
+    run("produce", f"{topic}/1", "x" * 1000)
+    (directory,) = run("cluster", "logdirs", "-o", "json").json
+    assert (directory["broker"], directory["status"]) == (1, "ok")
+    assert 0 < directory["usable_bytes"] < directory["total_bytes"]
+    rows = run("cluster", "logdirs", "--topic", topic, "-o", "json").json
+    assert [(row["broker"], row["partition"]) for row in rows] == [(1, 0), (1, 1)]
+    assert rows[0]["size_bytes"] == 0
+    assert 1000 < rows[1]["size_bytes"] <= directory["size_bytes"]
+    (row,) = run("cluster", "logdirs", "--replicas", "-t", f"{topic}/1", "-o", "json").json
+    assert row["log_dir"] == directory["log_dir"]
+    assert run("cluster", "logdirs", "--broker", "7", "-o", "json").json == []
 
 
 # -- records -----------------------------------------------------------------------------------
@@ -281,6 +359,8 @@ def test_partitions_can_be_chosen(run, broker):
         assert run("produce", topic, f"in {at}", "-p", str(at)).code == 0
     assert sorted(run("consume", topic).lines) == ["in 0", "in 1", "in 2"]
     assert run("consume", topic, "-p", "2").lines == ["in 2"]
+    assert run("consume", f"{topic}/2").lines == ["in 2"]
+    assert sorted(run("consume", f"{topic}/0,2").lines) == ["in 0", "in 2"]
     wrong = run("consume", topic, "-p", "7")
     assert (wrong.code, "has no partition 7" in wrong.err) == (1, True)
 
@@ -466,3 +546,61 @@ def test_dump_log_reads_what_the_broker_wrote(run):
         first = json.loads(run("dump-log", str(file), "-r", "-o", "json").lines[0])
     assert [record["value"] for record in first["records"]][:1] == ["v0"]
     assert first["crc_ok"] is True
+
+
+def test_dumped_records_are_produced_again(run, typed, broker):
+    sent = [
+        Record(b"text", key=b"k", headers=(("h", b"1"), ("h", b"2")), timestamp=1_700_000_000_123),
+        Record(bytes(range(256)), key=b"\xff", headers=(("h", b"\xff"),)),
+        Record(None, key=b"gone"),
+    ]
+    with Cluster() as cluster:
+        topic = cluster.create_topic()
+        confluent.produce(cluster.bootstrap, topic, sent)
+        folder = cluster.data() / f"{topic}-0"
+        dumped = run("dump-log", str(folder), "--records", "-o", "json")
+    copy = broker.create_topic()
+    done = typed("produce", copy, "--json", stdin=dumped.out.encode())
+    assert (done.code, done.err) == (0, f"3 records to {copy}\n")
+    found = confluent.read(broker.bootstrap, copy, 3)
+    assert [(r.key, r.value, r.headers) for r in found] == [
+        (r.key, r.value, r.headers) for r in sent
+    ]
+    assert found[0].timestamp == 1_700_000_000_123
+
+
+# -- pipes and completion ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("output", ["raw", "json", "table"])
+def test_a_reader_that_has_enough_is_no_failure(broker, topic, output):
+    confluent.produce(broker.bootstrap, topic, [Record(b"v" * 1000) for _ in range(2000)])
+    with hightide("consume", topic, "-o", output, bootstrap=broker.bootstrap) as child:
+        assert child.stdout.readline()
+        child.stdout.close()
+        assert child.wait(60) == 0
+        assert child.stderr.read() == b""
+
+
+def test_a_shell_completes_the_names_of_the_cluster(broker, monkeypatch, capfd):
+    name = broker.create_topic(name=f"complete-{fresh()}", partitions=2)
+
+    def completed(*words):
+        monkeypatch.setenv("HIGHTIDE_BOOTSTRAP", broker.bootstrap)
+        monkeypatch.setenv("_HIGHTIDE_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", " ".join(("hightide", *words)))
+        monkeypatch.setenv("COMP_CWORD", str(len(words)))
+        capfd.readouterr()
+        main([])
+        printed = capfd.readouterr()
+        assert printed.err == ""
+        return printed.out.split()
+
+    assert completed("topic", "describe", "complete-") == [name]
+    assert completed("consume", f"{name}/") == [f"{name}/0", f"{name}/1"]
+    assert "__consumer_offsets" not in completed("topic", "delete", "c")
+    assert completed("config", "get", f"topic/{name[:15]}") == [f"topic/{name}"]
+    assert completed("config", "get", "broker/") == ["broker/1"]
+    assert completed("cluster", "logdirs", "--broker", "") == ["1"]
+    assert completed("topic", "describe", "--bootstrap", "127.0.0.1:1", "complete-") == []
+    assert "describe" in completed("topic", "de")

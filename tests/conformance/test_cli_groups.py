@@ -265,6 +265,37 @@ def test_groups_are_deleted_with_their_offsets(run, topic):
     assert two not in listed
 
 
+def test_some_offsets_of_a_group_are_deleted(group_broker, run, group, topic):
+    run("group", "reset", group, "--to-offset", "8", "--topic", topic)
+
+    def committed():
+        found = lag_of(run, group)["partitions"]
+        return {row["partition"]: row["committed_offset"] for row in found}
+
+    would = run("group", "offset-delete", group, f"{topic}/0,2", "--dry-run", "-o", "json").json
+    assert [(row["partition"], row["offset"], row["result"]) for row in would] == [
+        (0, 8, "would be deleted"),
+        (2, 8, "would be deleted"),
+    ]
+    gone = run("group", "offset-delete", group, f"{topic}/0,2", "-o", "json").json
+    assert [row["result"] for row in gone] == ["deleted", "deleted"]
+    assert committed() == {1: 8}
+    again = run("group", "offset-delete", group, f"{topic}/0")
+    assert (again.code, again.out) == (1, "")
+    assert f"has no committed offset in {topic}/0." in again.err
+    assert run("group", "offset-delete", new_group(), topic).code == 1
+
+
+def test_offsets_that_a_member_relies_on_are_kept(group_broker, run, group, topic):
+    with ConfluentMember(group_broker.bootstrap, group, [topic]) as member:
+        member.read(PARTITIONS * 10)
+        member.commit()
+        refused = run("group", "offset-delete", group, f"{topic}/0", "--yes")
+        assert refused.code == 1
+        assert "a member subscribes to the topic" in refused.out
+        assert "1 of 1 offsets were not deleted" in refused.err
+
+
 # -- reading -----------------------------------------------------------------------------------
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
+import time
 from dataclasses import dataclass
 
 import pytest
@@ -141,14 +143,31 @@ def test_a_broker_that_is_gone_is_seen_everywhere(three, run):
     assert states(shown(run, few))[3]["why"] == "its broker is not alive; eligible to lead"
     ill = run("cluster", "health")
     assert ill.code == 3
-    assert f"{alone}/0 is offline: it has no leader. It waits for broker 3.\n" in ill.out
-    assert (
-        f"{few}/0 has 2 replicas in sync and needs 3: writes with acks=all are refused." in ill.out
-    )
-    assert f"{under}/0 is under-replicated: replica 3: its broker is not alive.\n" in ill.out
-    assert "Broker 3 is not alive and holds " in ill.out
+    assert f"Broker 3 (127.0.0.1:{three.port(3)}) is not alive and holds " in ill.out
+    assert re.search(r"; last seen: \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC, \d+ s ago.\n", ill.out)
+    assert f"\n  1 offline: neither read nor written: {alone}/0\n" in ill.out
+    assert f"\n  1 under min ISR: writes with acks=all are refused: {few}/0\n" in ill.out
+    assert "\n  next: hightide broker start --config server.properties" in ill.out
     found = run("cluster", "health", "-o", "json")
     assert (found.code, found.json["healthy"], found.json["offline"]) == (3, False, 1)
+    sentences = [problem["problem"] for problem in found.json["problems"]]
+    assert f"{alone}/0 is offline: it has no leader. It waits for broker 3." in sentences
+    assert (
+        f"{few}/0 has 2 replicas in sync and needs 3: writes with acks=all are refused."
+        in sentences
+    )
+    assert f"{under}/0 is under-replicated: replica 3: its broker is not alive." in sentences
+    (cause,) = found.json["causes"]
+    assert (cause["kind"], cause["broker"]) == ("broker_not_alive", 3)
+    assert abs(cause["last_seen_ms"] - time.time() * 1000) < 60_000
+    replicated = cause["effects"][-1]
+    assert replicated["kind"] == "under_replicated"
+    assert f"{under}/0" in replicated["partitions"]
+    held = shown(run, few)
+    assert held["high_watermark_waits"].startswith("The high watermark, 0, stands still, because 2")
+    assert (held["held_back_by"], held["next"]["command"]) == (3, "hightide cluster health")
+    gone = run("partition", "show", alone).out
+    assert f"{alone}/0 has no leader, because broker 3 is not alive.\nnext: hightide " in gone
     (third,) = [
         node for node in run("cluster", "info", "-o", "json").json["nodes"] if node["id"] == 3
     ]
@@ -164,6 +183,62 @@ def test_a_broker_that_hangs_is_named_and_not_waited_for(three, run):
     found = run("partition", "show", topic)
     assert found.code == 0
     assert "Broker 3 did not report its replicas." in found.err
+
+
+# -- waiting ----------------------------------------------------------------------------------
+
+
+def said(child):
+    """The first line that a command prints to stderr."""
+    return child.stderr.readline().decode()
+
+
+@pytest.mark.extended
+def test_a_producer_says_why_it_waits_and_then_goes_on(three, run):
+    topic = three.place_topic({0: [1, 2]}, min_insync_replicas=2)
+    three.kill(2)
+    eventually(lambda: shown(run, topic)["isr"] == [1])
+    arguments = ("produce", f"{topic}/0", "x", "-o", "json")
+    with hightide(*arguments, bootstrap=f"127.0.0.1:{three.port(1)}") as child:
+        assert said(child) == (
+            f"Waiting: Too few replicas are in sync in {topic}/0: 1 of the 2 that"
+            " min.insync.replicas needs, because broker 2 is not alive; writes with acks=all are"
+            " refused and tried again.\n"
+        )
+        assert said(child).startswith("  next: hightide cluster health")
+        three.restart(2)
+        out, errors = child.communicate(timeout=60)
+    assert child.returncode == 0
+    assert [row["offset"] for row in json.loads(out)] == [0]
+    assert errors.decode().splitlines()[-1] == f"1 record to {topic}"
+
+
+@pytest.mark.extended
+def test_a_consumer_names_the_partition_without_a_leader(three, run):
+    topic = three.place_topic({0: [1], 1: [2]}, min_insync_replicas=1)
+    three.write(topic, b"first", index=1)
+    arguments = ("consume", topic, "--follow")
+    with hightide(*arguments, bootstrap=f"127.0.0.1:{three.port(1)}") as child:
+        assert child.stdout.readline() == b"first\n"
+        three.kill(2)
+        assert said(child) == (
+            f"Waiting: There is no leader for {topic}/1, because broker 2 is not alive.\n"
+        )
+        three.restart(2)
+        three.leader_now(topic, 1)
+        three.write(topic, b"second", index=1)
+        assert child.stdout.readline() == b"second\n"
+
+
+def test_a_consumer_without_records_says_that_it_is_at_the_end(three, run):
+    topic = three.place_topic({0: [1]}, min_insync_replicas=1)
+    with hightide("consume", topic, "--follow", bootstrap=three.bootstrap) as child:
+        assert said(child) == f"Waiting: Nothing is new in {topic}: this is the end of the log.\n"
+        three.write(topic, b"x")
+        assert child.stdout.readline() == b"x\n"
+        child.send_signal(signal.SIGINT)
+        _, errors = child.communicate(timeout=30)
+        assert (child.returncode, errors) == (0, b"")
 
 
 # -- elections ---------------------------------------------------------------------------------

@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 
 from hightide.client.admin import Admin
-from hightide.process import BrokerFailed, environment, free_port, is_free
+from hightide.process import BrokerFailed, environment
 from hightide.testing import Cluster
-from hightide.zookeeper import DATABASE
 from tests.conformance.adapters import Record, confluent, values
+from tests.support.eventually import eventually
+from tests.support.pages import ROOT
 
 pytest_plugins = ["pytester"]
 PLUGIN = "hightide.testing.plugin"
@@ -153,6 +154,46 @@ def test_a_killed_broker_comes_back_on_the_same_port():
         assert answers(before)
 
 
+# Longer than any test: only the end of its session makes a dead broker's partitions move.
+LONG_SESSIONS = {"zookeeper.session.timeout.ms": 40_000}
+
+
+def test_leaders_move_at_once_when_a_broker_was_killed():
+    with Cluster(brokers=3, settings=LONG_SESSIONS) as cluster:
+        topic = cluster.create_topic()
+        for kill in (cluster.kill, lambda broker: os.kill(cluster.pid(broker), signal.SIGKILL)):
+            leader = cluster.leader(topic)
+            kill(leader)
+            eventually(lambda leader=leader: cluster.leader(topic) not in {-1, leader})
+            eventually(lambda leader=leader: not cluster.is_running(leader))
+            cluster.restart(leader)
+            eventually(lambda: whole(cluster, topic))
+        # The controller too.
+        controller = cluster.controller()
+        cluster.kill(controller)
+        eventually(lambda: cluster.controller() not in {-1, controller})
+
+
+def whole(cluster, topic):
+    """Whether three replicas are in sync."""
+
+    async def ask():
+        async with Admin(cluster.bootstrap) as admin:
+            (found,) = await admin.topics.describe([topic])
+            return all(len(partition.isr) == 3 for partition in found.partitions)
+
+    return asyncio.run(ask())
+
+
+def test_leaders_wait_for_the_session_timeout_if_the_test_says_so():
+    with Cluster(brokers=3, settings=LONG_SESSIONS, ends_sessions=False) as cluster:
+        topic = cluster.create_topic()
+        leader = cluster.leader(topic)
+        cluster.kill(leader)
+        time.sleep(1)
+        assert cluster.leader(topic) == leader
+
+
 def test_a_paused_broker_is_there_but_silent_until_it_is_resumed():
     with Cluster() as cluster:
         cluster.pause(1)
@@ -279,6 +320,14 @@ def test_the_pytest_fixture_is_one_broker_for_the_session(pytester, inner_pytest
     inner_pytest().assert_outcomes(passed=2)
 
 
+def test_the_example_of_the_guide_passes(pytester, inner_pytest):
+    page = (ROOT / "docs" / "guide" / "testing.md").read_text()
+    example = page.partition("```python\n")[2].partition("```")[0]
+    assert "def test_the_leader_dies(hightide_cluster)" in example
+    pytester.makepyfile(example)
+    inner_pytest().assert_outcomes(passed=2)
+
+
 @pytest.mark.extended
 def test_the_pytest_fixture_can_be_fresh_for_each_test(pytester, inner_pytest):
     pytester.makeini("[pytest]\nhightide_scope = function\n")
@@ -296,229 +345,41 @@ def test_the_pytest_fixture_can_be_fresh_for_each_test(pytester, inner_pytest):
     inner_pytest().assert_outcomes(passed=2)
 
 
-@pytest.mark.extended
+def test_the_report_of_a_failed_test_has_the_ends_of_the_logs(pytester, inner_pytest):
+    pytester.makepyfile(
+        """
+        def test_fails(hightide):
+            assert False
+
+        def test_passes(hightide):
+            pass
+        """
+    )
+    result = inner_pytest()
+    result.assert_outcomes(failed=1, passed=1)
+    text = result.stdout.str()
+    assert text.count("hightide: the ends of the logs") == 1
+    assert "-- broker 1 (running)" in text
+    assert "listens on 127.0.0.1" in text
+
+
 def test_the_pytest_fixture_of_a_cluster_has_three_brokers(pytester, inner_pytest):
     pytester.makepyfile(
         """
+        import time
+
         def test_cluster(hightide_cluster):
             assert hightide_cluster.brokers == [1, 2, 3]
             assert len(hightide_cluster.bootstrap.split(",")) == 3
+
+        def test_leader_killed(hightide_cluster):
+            topic = hightide_cluster.create_topic()
+            leader = hightide_cluster.leader(topic)
+            hightide_cluster.kill(leader)
+            deadline = time.monotonic() + 20
+            while hightide_cluster.leader(topic) in {-1, leader}:
+                assert time.monotonic() < deadline
+            hightide_cluster.restart(leader)
         """
     )
-    inner_pytest().assert_outcomes(passed=1)
-
-
-# -- up ----------------------------------------------------------------------------------------
-
-
-class Up:
-    """A `hightide up` process and its output."""
-
-    def __init__(self, folder, *arguments):
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "hightide", "up", *arguments],
-            env=environment(),
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def bootstrap(self):
-        line = self.process.stdout.readline()
-        assert line.startswith("bootstrap: "), line + self.process.stderr.read()
-        return line.removeprefix("bootstrap: ").strip()
-
-    def pids(self, what):
-        """Return the broker or ZooKeeper processes, in the order of their start."""
-        listed = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
-        words = f"\0{what}\0start\0".encode()
-        return [
-            int(pid)
-            for pid in sorted(listed.split(), key=int)
-            if words in Path(f"/proc/{pid}/cmdline").read_bytes()
-        ]
-
-    def broker_pid(self):
-        (pid,) = self.pids("broker")
-        return pid
-
-    def zookeeper_pid(self):
-        (pid,) = self.pids("zookeeper")
-        return pid
-
-    def hears(self, text):
-        """Wait for a line on stderr that has this text, and return it."""
-        for line in self.process.stderr:
-            if text in line:
-                return line
-        raise AssertionError(f"{text!r} was never said")
-
-    def zookeeper(self):
-        return self.hears("zookeeper: ").removeprefix("zookeeper: ").strip()
-
-    def end(self, number=None):
-        if number is not None:
-            self.process.send_signal(number)
-        _, said = self.process.communicate(timeout=30)
-        return self.process.returncode, said
-
-
-@pytest.fixture
-def up(tmp_path):
-    started = []
-
-    def start(*arguments):
-        started.append(Up(tmp_path, *arguments))
-        return started[-1]
-
-    yield start
-    for cluster in started:
-        if cluster.process.poll() is None:
-            cluster.end(signal.SIGKILL)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_up_serves_when_it_says_so_and_stops_cleanly(up, number):
-    run = up("--port", "0", "--memory")
-    assert answers(run.bootstrap())
-    assert is_serving(run.zookeeper())
-    pids = [run.broker_pid(), run.zookeeper_pid()]
-    code, said = run.end(number)
-    assert code == 0, said
-    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
-    assert "Traceback" not in said
-
-
-@pytest.mark.extended
-def test_up_keeps_its_data_between_runs(up, tmp_path):
-    run = up("--port", "0")
-    bootstrap = run.bootstrap()
-    confluent.create_topic(bootstrap, "kept")
-    confluent.produce(bootstrap, "kept", [Record(b"x")])
-    run.end(signal.SIGINT)
-    assert (tmp_path / ".hightide").is_dir()
-    run = up("--port", "0", "--data", str(tmp_path / ".hightide"), "--no-console")
-    assert values(confluent.read(run.bootstrap(), "kept", 1)) == [b"x"]
-    assert run.end(signal.SIGTERM)[0] == 0
-
-
-@pytest.mark.extended
-def test_up_takes_over_a_broker_with_an_embedded_zookeeper(up, tmp_path):
-    with Cluster(data=tmp_path) as cluster:
-        topic = cluster.create_topic()
-        confluent.produce(cluster.bootstrap, topic, [Record(b"x")])
-    assert (tmp_path / "broker-1" / DATABASE).exists()
-    run = up("--port", "0", "--data", str(tmp_path))
-    assert values(confluent.read(run.bootstrap(), topic, 1)) == [b"x"]
-    assert not (tmp_path / "broker-1" / DATABASE).exists()
-    assert run.end(signal.SIGTERM)[0] == 0
-
-
-def test_up_with_memory_writes_nothing_where_it_runs(up, tmp_path):
-    run = up("--port", "0", "--memory")
-    run.bootstrap()
-    run.end(signal.SIGTERM)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_up_ends_with_the_brokers_last_words_when_the_broker_dies(up):
-    run = up("--port", "0", "--memory")
-    run.bootstrap()
-    os.kill(run.broker_pid(), signal.SIGKILL)
-    code, said = run.end()
-    assert code == 1
-    assert "The broker stopped with exit code -9" in said
-    assert "listens on" in said
-    assert "Traceback" not in said
-
-
-def test_up_says_why_when_the_broker_cannot_start(up, broker):
-    run = up("--port", str(broker.port()), "--memory")
-    code, said = run.end()
-    assert code == 1
-    assert "in use" in said
-    assert "Traceback" not in said
-
-
-def test_the_broker_of_an_up_that_was_killed_stops_too(up):
-    run = up("--port", "0", "--memory")
-    run.bootstrap()
-    pids = [run.broker_pid(), run.zookeeper_pid()]
-    run.end(signal.SIGKILL)
-    for pid in pids:
-        wait_until_gone(pid)
-
-
-def test_up_passes_settings_on(up):
-    run = up("--port", "0", "--memory", "--override", "auto.create.topics.enable=false")
-    bootstrap = run.bootstrap()
-    with pytest.raises(Exception, match="UNKNOWN_TOPIC"):
-        confluent.produce(bootstrap, "not-there", [Record(b"x")], timeout_ms=3000)
-    assert run.end(signal.SIGTERM)[0] == 0
-
-
-def test_up_runs_several_brokers_on_ports_that_count_up(up):
-    first = next(
-        port for port in iter(free_port, None) if all(is_free(port + more) for more in range(3))
-    )
-    run = up("--brokers", "3", "--port", str(first), "--zookeeper-port", "0", "--memory")
-    bootstrap = run.bootstrap()
-    assert bootstrap == ",".join(f"127.0.0.1:{first + more}" for more in range(3))
-    for address in bootstrap.split(","):
-        wait_until_it_knows(address, [1, 2, 3])
-    assert run.end(signal.SIGINT)[0] == 0
-
-
-def test_up_goes_on_without_a_broker_that_died_until_none_is_left(up):
-    run = up("--brokers", "2", "--port", "0", "--memory")
-    first, second = run.bootstrap().split(",")
-    pids = run.pids("broker")
-    os.kill(pids[0], signal.SIGKILL)
-    assert "Broker 1 stopped with exit code -9" in run.hears("exit code")
-    with pytest.raises(OSError, match="refused"):
-        answers(first)
-    assert answers(second)
-    zookeeper = run.zookeeper_pid()
-    os.kill(pids[1], signal.SIGKILL)
-    code, said = run.end()
-    assert code == 1
-    assert "Broker 2 stopped with exit code -9" in said
-    assert not Path(f"/proc/{zookeeper}").exists()
-
-
-def test_up_restarts_a_zookeeper_that_died_once_but_not_twice(up):
-    run = up("--port", "0")
-    bootstrap = run.bootstrap()
-    address = run.zookeeper()
-    first = run.zookeeper_pid()
-    os.kill(first, signal.SIGKILL)
-    run.hears("the ZooKeeper server is restarted")
-    deadline = time.monotonic() + 25
-    while not any(pid != first and is_open(address) for pid in run.pids("zookeeper")):
-        assert time.monotonic() < deadline, "ZooKeeper did not come back"
-        time.sleep(0.01)
-    assert is_serving(address)
-    assert answers(bootstrap)
-    os.kill(run.zookeeper_pid(), signal.SIGKILL)
-    code, said = run.end()
-    assert code == 1
-    assert "The ZooKeeper server stopped with exit code -9" in said
-
-
-def test_up_ends_when_a_zookeeper_in_memory_dies(up):
-    run = up("--port", "0", "--memory")
-    run.bootstrap()
-    pid = run.broker_pid()
-    os.kill(run.zookeeper_pid(), signal.SIGKILL)
-    code, said = run.end()
-    assert code == 1
-    assert "The ZooKeeper server stopped with exit code -9" in said
-    assert not Path(f"/proc/{pid}").exists()
-
-
-def test_up_refuses_a_zookeeper_port_that_is_in_use(up, broker):
-    run = up("--port", "0", "--coordinator-port", str(broker.port()), "--memory")
-    code, said = run.end()
-    assert code == 1
-    assert f"Port {broker.port()} is in use" in said
+    inner_pytest().assert_outcomes(passed=2)

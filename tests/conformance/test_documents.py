@@ -1,4 +1,5 @@
-"""The commands of the README and of docs/internals/classic.md do what the pages say."""
+"""The commands of the README, the guide to the command line and docs/internals/classic.md do what
+the pages say."""
 
 from __future__ import annotations
 
@@ -75,3 +76,11 @@ def test_thirty_seconds_of_the_readme(tmp_path: Path) -> None:
     with Cluster(settings={"group.initial.rebalance.delay.ms": 0}) as cluster:
         outputs = [run(line.split(" --bootstrap")[0], cluster, tmp_path) for line in lines]
     assert 'ann\t{"id": 1, "total": 42}\n' in outputs
+
+
+def test_the_commands_of_the_guide_to_the_command_line(tmp_path: Path) -> None:
+    block = shell_blocks(ROOT / "docs" / "guide" / "command-line.md")[0]
+    with Cluster(settings={"group.initial.rebalance.delay.ms": 0}) as cluster:
+        outputs = [run(line, cluster, tmp_path) for line in commands(block)]
+    assert len(outputs) > 8
+    assert '0 0 {"id": 1, "total": 42}\n' in outputs

@@ -337,7 +337,9 @@ def test_only_a_broker_can_fetch_as_a_follower(three, topic):
     with asleep(three, first, second), Raw(three, leader) as raw:
         assert write(raw, topic, b"x", acks=1).error_code == 0
         for forged in (7, leader, first):
-            assert fetch(raw, topic, 1, replica_id=forged).error_code != 0
+            with pytest.raises(AssertionError, match="31"):
+                fetch(raw, topic, 1, replica_id=forged)
+            assert fetch(raw, topic, 1, replica_id=forged, version=6).error_code != 0
         assert fetch(raw, topic, 0).high_watermark == 0
 
 

@@ -237,8 +237,9 @@ def test_followers_show_readers_what_is_decided_and_no_more(three_transacting):
     aborted.begin(topic, b"aborted")
     assert aborted.end(commit=False) == 0
     open_.begin(topic, b"open")
-    end = end_offset(cluster, topic, COMMITTED)
-    assert end == 3
+    end = 3
+    # EndTxn is answered before its markers are written.
+    eventually(lambda: end_offset(cluster, topic, COMMITTED) == end)
 
     def seen(broker_id):
         with Raw(cluster, broker_id) as raw:

@@ -27,7 +27,7 @@ def cluster() -> Iterator[Replicated]:
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
         "group.initial.rebalance.delay.ms": 0,
     }
-    with Replicated(3, settings=settings) as made:
+    with Replicated(3, settings=settings, ends_sessions=False) as made:
         yield made
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from hightide.cli.app import COMMANDS
 from hightide.wire.messages import APIS
 
 ROOT = Path(__file__).parents[2]
@@ -192,8 +193,9 @@ def test_no_text_is_in_the_old_idiom() -> None:
 
 
 def test_every_module_is_used() -> None:
-    # Messages are imported when their API key is first asked for.
+    # Messages are imported when their API key is first asked for, and commands when they run.
     imported = {f"hightide.wire.messages.{module}" for _, module in APIS.values()}
+    imported |= {place.module for place in COMMANDS.values()}
     for path in [*MODULES, *SPARK_LOOKS_FOR.rglob("*.py")]:
         for node in ast.walk(tree(path)):
             if isinstance(node, ast.Import):

@@ -134,3 +134,12 @@ def test_curves_are_taken_from_keys_and_from_names(page, tmp_path):
 
 def test_no_path_of_the_machine_gets_into_the_page(page):
     assert "/somewhere" not in page([workload(PRODUCE, rates([3], [2]))])
+
+
+def test_waits_beside_an_abuse_have_a_row_for_each_abuse(page):
+    worst = Metric("produce_worst_ms", "Produce, worst, ms", 1)
+    rounds = {"hightide": [{"produce_worst_ms": 30}], "kafka": [{"produce_worst_ms": 60}]}
+    text = page([workload("bystander-fetch-1m", rounds, worst)])
+    assert "## One client abuses a broker" in text
+    assert "Each cell has Hightide / Apache Kafka, and the ratio of waits." in text
+    assert "| title of bystander-fetch-1m | 30.0 / 60.0 / **0.50** |" in text

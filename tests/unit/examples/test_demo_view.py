@@ -81,19 +81,30 @@ def test_the_view_fits_any_terminal(width, height):
     assert max(cell_len(line) for line in lines) <= width
 
 
-def test_the_view_shows_leaders_isrs_and_order_counts():
+def drawn(snapshot, width, height=40):
     file = StringIO()
-    Console(file=file, width=160, height=40).print(render(SNAPSHOT, 40))
-    text = file.getvalue()
+    Console(file=file, width=width, height=height).print(render(snapshot, height))
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 120, 160])
+def test_the_view_shows_everything_that_counts(width):
+    text = drawn(SNAPSHOT, width, 24)
     for words in (
         "127.0.0.1:9092",
+        "partition",
         "orders/0",
+        "leader",
         "1 · 3",
+        "1,000",
         "1,010",
         "none",
         "no acknowledgement for 3.2 s",
-        "3000 acknowledged, 2980 read back, 20 in flight, 0 duplicated",
-        "enriched → orders-enriched",
+        "3000 acknowledged",
+        "0 duplicated",
+        "No order was read back twice",
+        "enriched → ",
+        "rows/s",
         "431 ms",
         "11:10:20",
         "kite",
@@ -101,6 +112,21 @@ def test_the_view_shows_leaders_isrs_and_order_counts():
         "Broker 2 was killed",
     ):
         assert words in text
+    title = text.splitlines()[1]
+    assert title.endswith("│")
+    assert all(word in title for word in ("kill a broker", "restart it", "quit"))
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_killed_broker_is_marked_before_the_cluster_notices(width):
+    before = replace(SNAPSHOT, dead=[])
+    text = drawn(before, width)
+    assert "down" not in text
+    assert "· 2 ·" in text
+    text = drawn(replace(before, dead=[1]), width)
+    assert "1 down" in text
+    assert "1*" not in text
+    assert "· · 3" in text  # neither leader nor in sync
 
 
 def test_a_line_says_the_same_in_short():
