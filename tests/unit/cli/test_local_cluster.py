@@ -7,12 +7,12 @@ import itertools
 import pytest
 
 from hightide.cli.local_cluster import LocalCluster
-from hightide.process import BrokerProcess, ZooKeeperProcess
+from hightide.process import BrokerProcess, ServiceProcess, ZooKeeperProcess
 
 PIDS = itertools.count(1)
 
 
-class NoChild:
+class NoChild(ServiceProcess):
     """A process without a child: it serves at once, and ends when the test says so."""
 
     _pid, _runs = 0, False
