@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hightide import process_log
+from hightide import process_log, service_manager
 from hightide.settings import Broker as Settings
 from hightide.settings import InvalidSetting, load_broker
 
@@ -161,6 +161,7 @@ async def _serve(settings: Settings, in_memory: bool, report_session: Report) ->
     host, port = addresses[0]
     shown = "127.0.0.1" if host == "0.0.0.0" else f"[{host}]" if ":" in host else host
     print(f"listening: {shown}:{port}", flush=True)
+    service_manager.ready(f"broker {broker.broker_id} serves {shown}:{port}")
     waits: list[asyncio.Future[Any]] = [stop, broker.failed]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     code = OK
@@ -168,6 +169,7 @@ async def _serve(settings: Settings, in_memory: bool, report_session: Report) ->
         log.error("the broker must stop: %s", broker.failed.exception())
         code = FAILED
     log.info("stopping")
+    service_manager.stopping()
     await broker.stop()
     log.info("stopped")
     return code
