@@ -40,11 +40,16 @@ def run(argv: list[str], report_session: Report = lambda _: None) -> int:
         return USAGE
     gc.disable()  # until the broker serves: objects that the start creates stay
     arguments = _parse(argv)
-    process_log.begin(arguments.log_level)
     try:
         settings = load_broker(arguments.config, os.environ, _overrides(arguments))
     except InvalidSetting as wrong:
         print(wrong, file=sys.stderr)
+        return USAGE
+    known_id = settings.broker_id if settings.broker_id >= 0 else None
+    try:
+        process_log.begin("broker", process_log.Options.of(settings), known_id)
+    except OSError as error:
+        print(f"log.file: cannot write to {settings.log_file}: {error}", file=sys.stderr)
         return USAGE
     for line in settings.without_effect():
         log.warning("%s", line)
@@ -78,13 +83,15 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--port", type=int, help="listen on this port; 0 picks a free one")
     parser.add_argument("--memory", action="store_true", help="keep everything in memory")
     parser.add_argument(
-        "--log-level", default="info", choices=["debug", "info", "warning", "error"]
+        "--log-level", choices=process_log.LEVELS, help="short for the setting log.level"
     )
     return parser.parse_args(argv)
 
 
 def _overrides(arguments: argparse.Namespace) -> list[str]:
     overrides = list(arguments.override)
+    if arguments.log_level is not None:
+        overrides.append(f"log.level={arguments.log_level}")
     if arguments.host is not None or arguments.port is not None:
         port = 9092 if arguments.port is None else arguments.port
         overrides.append(f"listeners=PLAINTEXT://{arguments.host or '127.0.0.1'}:{port}")
@@ -128,6 +135,9 @@ async def _serve(settings: Settings, in_memory: bool, report_session: Report) ->
         settings, environment=RealEnvironment(memory=MemoryDisk() if in_memory else None)
     )
     broker.report_session = report_session
+    broker.on_configured = lambda changed: process_log.configure(
+        process_log.Options.of(changed), broker.broker_id
+    )
     stop = asyncio.ensure_future(stopped.wait())
     # The start waits for ZooKeeper and for the controller; a signal must be able to end it.
     starting = asyncio.ensure_future(broker.start())

@@ -29,9 +29,9 @@ def run(argv: list[str]) -> int:
     gc.disable()  # until it serves: objects created during the start are permanent
     parser = _parser()
     arguments = parser.parse_args(argv)
-    process_log.begin(arguments.log_level)
     try:
         options = _options(arguments)
+        process_log.begin("zookeeper", _log_options(arguments))
     except (ValueError, OSError) as wrong:
         print(wrong, file=sys.stderr)
         return USAGE
@@ -90,8 +90,33 @@ def _parser() -> argparse.ArgumentParser:
         help="default: %(default)s")  # fmt: skip
     add("--max-multi-operations", type=int, default=limits.operations, metavar="N",
         help="operations in one multi (default: %(default)s)")  # fmt: skip
-    add("--log-level", default="info", choices=["debug", "info", "warning", "error"])
+    _add_log_options(parser)
     return parser
+
+
+def _add_log_options(parser: argparse.ArgumentParser) -> None:
+    log = process_log
+    add = parser.add_argument
+    add("--log-level", default="info", choices=log.LEVELS, help="default: %(default)s")
+    add("--log-format", default="text", choices=log.FORMATS, help="default: %(default)s")
+    add("--log-file", type=Path, metavar="FILE", help="write the log to this file, not to stderr")
+    add("--log-file-max-bytes", type=int, default=log.MAX_BYTES, metavar="BYTES",
+        help="size at which FILE becomes FILE.1 (default: %(default)s)")  # fmt: skip
+    add("--log-file-backups", type=int, default=log.BACKUPS, metavar="N",
+        help="earlier files that are kept; 0 leaves FILE to logrotate (default: %(default)s)",
+        )  # fmt: skip
+
+
+def _log_options(arguments: argparse.Namespace) -> process_log.Options:
+    if arguments.log_file_max_bytes < 1 or arguments.log_file_backups < 0:
+        raise ValueError("--log-file-max-bytes must be at least 1, --log-file-backups at least 0")
+    return process_log.Options(
+        arguments.log_level,
+        arguments.log_format,
+        None if arguments.log_file is None else arguments.log_file.absolute(),
+        arguments.log_file_max_bytes,
+        arguments.log_file_backups,
+    )
 
 
 def _options(arguments: argparse.Namespace) -> ServerOptions:
