@@ -14,6 +14,7 @@ import typer
 
 from hightide.cli.options import LOCALHOST
 from hightide.client.admin import Admin
+from hightide.client.model.cluster import ResourceType
 
 LIMIT_S = 1.0
 
@@ -65,12 +66,28 @@ def brokers(context: typer.Context, incomplete: str) -> list[str]:
     return _matching(incomplete, _ask(context, ask))
 
 
+def subscriptions(context: typer.Context, incomplete: str) -> list[str]:
+    """Subscriptions of client metrics."""
+
+    async def ask(admin: Admin) -> list[str]:
+        return [name for _, name in await admin.configs.resources([ResourceType.CLIENT_METRICS])]
+
+    return _matching(incomplete, _ask(context, ask))
+
+
 def resources(context: typer.Context, incomplete: str) -> list[str]:
-    """What has configs: `topic/NAME`, `broker/ID` and `brokers`."""
+    """What has configs: `topic/NAME`, `broker/ID`, `brokers` and so on."""
     kind, slash, name = incomplete.partition("/")
     if not slash:
-        return _matching(incomplete, ["topic/", "broker/", "brokers"])
-    known = {"topic": topics, "broker": brokers}.get(kind)
+        return _matching(
+            incomplete, ["topic/", "broker/", "brokers", "broker-logger/", "client-metrics/"]
+        )
+    known = {
+        "topic": topics,
+        "broker": brokers,
+        "broker-logger": brokers,
+        "client-metrics": subscriptions,
+    }.get(kind)
     return [] if known is None else [f"{kind}/{found}" for found in known(context, name)]
 
 

@@ -1,7 +1,8 @@
 """Every setting of a broker and of a topic, declared once, with Kafka's names.
 
-`declaration` defines how a setting is declared. `network`, `log` and `cluster` declare the settings
-of a broker, `topic` those of a topic. `broker` reads them from files, the environment and options.
+`declaration` defines how a setting is declared. `network`, `log`, `cluster` and `process` declare
+the settings of a broker, `topic` those of a topic. `broker` reads them from files, the environment
+and options.
 """
 
 from hightide.settings.broker import Broker, load_broker

@@ -1,8 +1,8 @@
 """All settings of a broker, and the sources of their values.
 
-`network`, `log` and `cluster` declare the settings; `topic` declares those of a topic. Values come
-from a properties file, then from the environment, then from the command line; the last one wins. An
-error names the line, the variable or the option.
+`network`, `log`, `cluster` and `process` declare them; `topic` declares those of a topic. Values
+come from a properties file, then from the environment, then from the command line; the last one
+wins. An error names the line, the variable or the option.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ from hightide.settings.declaration import (
 from hightide.settings.listeners import Listener, parse_listeners, parse_protocol_map
 from hightide.settings.log import LogSettings
 from hightide.settings.network import NetworkSettings
+from hightide.settings.process import ProcessSettings
 from hightide.settings.secrets import is_secret, variable_of
+from hightide.settings.telemetry import TelemetrySettings
 
 # Variables of Kafka's scripts and images that are not broker settings.
 _NOT_A_SETTING = re.compile(
@@ -58,6 +60,8 @@ class Broker(
     GroupSettings,
     TransactionSettings,
     QuotaSettings,
+    ProcessSettings,
+    TelemetrySettings,
 ):
     """All settings of one broker."""
 
@@ -139,13 +143,16 @@ class Broker(
             ("listener.security.protocol.map", self._protocols),
             ("listeners", self.listening),
             ("advertised.listeners", self.advertising),
+            ("metrics.listeners", self.metrics_listening),
         ):
             try:
                 look()
             except InvalidSetting as wrong:
                 raise InvalidSetting(self._at(name, str(wrong))) from None
         addresses = [
-            (listener.host, listener.port) for listener in self.listening() if listener.port
+            (listener.host, listener.port)
+            for listener in (*self.listening(), *self.metrics_listening())
+            if listener.port
         ]
         if len(set(addresses)) < len(addresses):
             raise InvalidSetting(self._at("listeners", "two listeners have the same address"))
@@ -205,6 +212,15 @@ class Broker(
                 raise InvalidSetting(f"{listener} has no host that a client can connect to")
             advertised.append(listener)
         return tuple(advertised)
+
+    def metrics_listening(self) -> tuple[Listener, ...]:
+        """Return the addresses that serve metrics and health, each with its host."""
+        if not self.metrics_listeners.strip():
+            return ()
+        listeners = parse_listeners(
+            self.metrics_listeners, {"HTTP": "HTTP"}, "metrics are not served over"
+        )
+        return tuple(listener.bound() for listener in listeners)
 
     def inter_broker_listener(self) -> str:
         """Return the name of the listener for connections between brokers."""

@@ -55,27 +55,31 @@ def parse_protocol_map(text: str) -> dict[str, str]:
     return protocols
 
 
-def parse_listeners(text: str, protocols: Mapping[str, str] = DEFAULT_MAP) -> tuple[Listener, ...]:
-    """Parse listeners such as ``PLAINTEXT://0.0.0.0:9092,SSL://:9093``."""
+def parse_listeners(
+    text: str,
+    protocols: Mapping[str, str] = DEFAULT_MAP,
+    unknown: str = "listener.security.protocol.map has no protocol for",
+) -> tuple[Listener, ...]:
+    """Parse listeners such as ``PLAINTEXT://0.0.0.0:9092,SSL://:9093``.
+
+    `unknown` begins the sentence about a name that is not among `protocols`.
+    """
     listeners: list[Listener] = []
     for entry in (part.strip() for part in text.split(",")):
-        listener = _parse(entry, protocols)
+        listener = _parse(entry, protocols, unknown)
         if any(listener.name == other.name for other in listeners):
             raise InvalidSetting(f"two listeners have the name {listener.name}")
         listeners.append(listener)
     return tuple(listeners)
 
 
-def _parse(entry: str, protocols: Mapping[str, str]) -> Listener:
+def _parse(entry: str, protocols: Mapping[str, str], unknown: str) -> Listener:
     found = _LISTENER.fullmatch(entry)
     if not found:
         raise InvalidSetting(f"a listener must have the form NAME://host:port, not {entry!r}")
     name = found["name"].upper()
     if name not in protocols:
-        raise InvalidSetting(
-            f"{entry!r}: listener.security.protocol.map has no protocol for {name};"
-            f" it has {', '.join(protocols)}"
-        )
+        raise InvalidSetting(f"{entry!r}: {unknown} {name}; known names are {', '.join(protocols)}")
     port = int(found["port"])
     if not 0 <= port < 1 << 16:
         raise InvalidSetting(f"{entry!r}: the port must be from 0 to 65535")

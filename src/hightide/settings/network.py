@@ -66,6 +66,12 @@ class NetworkSettings(Settings):
         doc="Listeners that open before authorization is ready.",
         ignored="all listeners open together, when the broker is ready",
     )
+    metrics_listeners: str = setting(
+        default="",
+        doc="Address that serves /metrics, /livez and /readyz, as HTTP://host:port; empty"
+        " means none. No host means this host only (127.0.0.1), port 0 any free port, which is"
+        " logged. Clients are not authenticated.",
+    )
 
     socket_send_buffer_bytes: int = setting(
         default=100 * 1024,

@@ -50,7 +50,8 @@ LOG_DIR_EVENT_PREFIX = f"{LOG_DIR_EVENTS}/log_dir_event_"
 CONFIG_CHANGE_PREFIX = f"{CONFIG_CHANGES}/config_change_"
 """Create these with `sequence`; ZooKeeper appends the number."""
 
-CONFIG_TYPES = ("topics", "clients", "users", "brokers", "ips")
+CLIENT_METRICS = "client-metrics"
+CONFIG_TYPES = ("topics", "clients", "users", "brokers", "ips", CLIENT_METRICS)
 DEFAULT_ENTITY = "<default>"
 
 PERSISTENT_ROOTS = (

@@ -58,7 +58,8 @@ OURS = (
 )
 NO_ORACLE = OURS | both("ControlledShutdown", 2, 3)
 NEWER_GROUPS = both("ConsumerGroupHeartbeat", 0, 1) | both("ConsumerGroupDescribe", 0, 1)
-KAFKA_PYTHON_LACKS = NO_ORACLE | NEWER_GROUPS | both("AlterPartition", 2, 3)
+TELEMETRY = both("GetTelemetrySubscriptions", 0) | both("PushTelemetry", 0)
+KAFKA_PYTHON_LACKS = NO_ORACLE | NEWER_GROUPS | TELEMETRY | both("AlterPartition", 2, 3)
 KIO_LACKS = NO_ORACLE
 
 CASES = every_case()

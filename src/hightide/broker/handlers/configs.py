@@ -1,6 +1,7 @@
 """DescribeConfigs (32), AlterConfigs (33), IncrementalAlterConfigs (44): settings.
 
-Resources are topics and brokers; a broker with an empty name is the default of all brokers.
+Resources are topics and brokers; a broker with an empty name is the default of all brokers. Those
+of type BROKER_LOGGER are in `broker_loggers`, those of type CLIENT_METRICS in `client_telemetry`.
 
 Errors per resource:
 UNKNOWN_TOPIC_OR_PARTITION   there is no such topic
@@ -18,7 +19,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from hightide import process_log
 from hightide.broker.controller.controller_errors import CONTROLLER_ERRORS, kafka_error
+from hightide.broker.handlers import broker_loggers, client_telemetry
 from hightide.broker.handlers.request_context import Context, in_one_line
 from hightide.broker.membership.dynamic_configs import Change
 from hightide.broker.network.turn import Steps
@@ -26,9 +29,12 @@ from hightide.core.metadata import topic_names as rules
 from hightide.settings import Broker as BrokerSettings
 from hightide.settings import DescribedSetting, InvalidSetting, Kind, Scope
 from hightide.settings import Topic as TopicSettings
+from hightide.settings.declaration import Settings
 from hightide.settings.secrets import is_secret
+from hightide.settings.telemetry import ClientMetrics
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.configs import (
+    CLIENT_METRICS,
     AlterConfigsRequest,
     AlterConfigsResource,
     AlterConfigsResourceResponse,
@@ -49,8 +55,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
 SET, REMOVE, APPEND, SUBTRACT = 0, 1, 2, 3
+_KINDS = {
+    TOPIC: "topic",
+    BROKER: "broker",
+    BROKER_LOGGER: "the loggers of broker",
+    CLIENT_METRICS: "client metrics",
+}
+_DECLARED: dict[int, type[Settings]] = {TOPIC: TopicSettings, CLIENT_METRICS: ClientMetrics}
 _SIGNS = {SET: "=", APPEND: "+=", SUBTRACT: "-="}
 
 
@@ -73,15 +86,27 @@ def describe_configs(
         named = resource.configuration_keys
         keys = None if named is None else frozenset(named)
         try:
-            result.configs = [
-                _described(setting, request, context.version)
-                for setting in _settings_of(broker, resource)
-                if keys is None or setting.name in keys
-            ]
+            result.configs = _configs_of(broker, resource, keys, request, context)
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.detail or None
         results.append(result)
     return DescribeConfigsResponse(results=results)
+
+
+def _configs_of(
+    broker: Broker,
+    resource: DescribeConfigsResource,
+    keys: frozenset[str] | None,
+    request: DescribeConfigsRequest,
+    context: Context,
+) -> list[DescribeConfigsResourceResult]:
+    if resource.resource_type == BROKER_LOGGER:
+        return broker_loggers.describe(broker.broker_id, resource.resource_name, keys)
+    return [
+        _described(setting, request, context.version)
+        for setting in _settings_of(broker, resource)
+        if keys is None or setting.name in keys
+    ]
 
 
 def _settings_of(broker: Broker, resource: DescribeConfigsResource) -> Iterable[DescribedSetting]:
@@ -100,9 +125,11 @@ def _settings_of(broker: Broker, resource: DescribeConfigsResource) -> Iterable[
         if own:
             return described
         return (found for found in described if found.name in broker.broker_configs.cluster)
+    if resource.resource_type == CLIENT_METRICS:
+        return client_telemetry.describe_subscription(broker, resource.resource_name)
     raise KafkaError(
         ErrorCode.INVALID_REQUEST,
-        f"only topics and brokers have settings, not type {resource.resource_type}",
+        f"resources of type {resource.resource_type} have no settings to describe or change",
     )
 
 
@@ -186,7 +213,9 @@ async def _alter_all(
             await _alter(broker, resource, change, validate_only)
             if not validate_only:
                 # A change may remove data: retention, compaction, unclean elections.
-                log.info("settings of %s, asked by %s", _shown(resource), context.sender)
+                process_log.always(
+                    log, "settings of %s, asked by %s", _shown(resource), context.sender
+                )
         except InvalidSetting as wrong:
             code, message = ErrorCode.INVALID_CONFIG, str(wrong)
         except CONTROLLER_ERRORS as error:
@@ -226,10 +255,19 @@ async def _alter(broker: Broker, resource: Resource, change: Change, validate_on
         broker_change(broker.broker_configs.own if own else broker.broker_configs.cluster)
         if not validate_only:
             await broker.broker_configs.configure(broker_change, own)
+    elif resource.resource_type == BROKER_LOGGER and isinstance(
+        resource, IncrementalAlterConfigsResource
+    ):
+        broker_loggers.alter(broker.broker_id, resource, validate_only)
+    elif resource.resource_type == CLIENT_METRICS and isinstance(
+        resource, IncrementalAlterConfigsResource
+    ):
+        name = resource.resource_name
+        await client_telemetry.alter_subscription(broker, name, change, validate_only)
     else:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            f"only topics and brokers have settings, not type {resource.resource_type}",
+            f"resources of type {resource.resource_type} have no settings to describe or change",
         )
 
 
@@ -241,7 +279,7 @@ def _shown(resource: Resource) -> str:
         value = "…" if is_secret(config.name) else config.value
         sign = " deleted" if operation == REMOVE else f"{_SIGNS[operation]}{value}"
         changes.append(f"{config.name}{sign}")
-    kind = "topic" if resource.resource_type == TOPIC else "broker"
+    kind = _KINDS[resource.resource_type]
     name = in_one_line([resource.resource_name or "(all)"])
     return f"{kind} {name}: {in_one_line(changes)}"
 
@@ -261,8 +299,7 @@ def _changing(resource: IncrementalAlterConfigsResource) -> Change:
 
 
 def _changed(before: dict[str, str], resource: IncrementalAlterConfigsResource) -> dict[str, str]:
-    is_topic = resource.resource_type == TOPIC
-    declared = (TopicSettings if is_topic else BrokerSettings).declared
+    declared = _DECLARED.get(resource.resource_type, BrokerSettings).declared
     if len({config.name for config in resource.configs}) != len(resource.configs):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "a setting is changed twice")
     config = dict(before)

@@ -22,7 +22,7 @@ from hightide.settings import Topic as TopicSettings
 from hightide.wire.errors import KafkaError
 from hightide.zookeeper import znodes
 from hightide.zookeeper.interface import ZooKeeper
-from hightide.zookeeper.operation import Create, Operation, SetData
+from hightide.zookeeper.operation import Create, Delete, Operation, SetData
 from hightide.zookeeper.zookeeper_errors import (
     BadVersion,
     MalformedZnode,
@@ -130,11 +130,12 @@ async def read_config(
 
 
 async def change_config(
-    zookeeper: ZooKeeper, entity_path: str, change: Change
+    zookeeper: ZooKeeper, entity_path: str, change: Change, *, deletes_empty: bool = False
 ) -> Mapping[str, str]:
     """Change the settings of a topic or broker, notify all brokers, and return the new settings.
 
-    If another client writes at the same time, `change` is called again with what it wrote.
+    If another client writes at the same time, `change` is called again with what it wrote.  With
+    `deletes_empty`, an entity without settings does not exist.
     """
     path = znodes.config_path(entity_path)
     notification = Create(
@@ -146,14 +147,19 @@ async def change_config(
             data, stat = await zookeeper.get(path)
         except NoNode:
             config = change({})
+            if deletes_empty and not config:
+                return config
             write = Create(path, znodes.EntityConfig(config).encode())
         else:
             config = change(_decode(data, path))
-            write = SetData(path, znodes.EntityConfig(config).encode(), stat.version)
+            if deletes_empty and not config:
+                write = Delete(path, stat.version)
+            else:
+                write = SetData(path, znodes.EntityConfig(config).encode(), stat.version)
         try:
             await zookeeper.multi([write, notification])
         except MultiFailed as failed:
-            was_there = isinstance(write, SetData)
+            was_there = isinstance(write, SetData | Delete)
             if isinstance(failed.cause, (BadVersion, NoNode) if was_there else NodeExists):
                 continue
             raise
@@ -233,6 +239,8 @@ class BrokerConfigs:
 
 
 _NONE: Mapping[str, str] = {}
+NO_ENTITY = ("", ".", "..")
+"""Names that no znode can have."""
 # Settings of a topic whose own settings could not be read yet. No true setting is more careful:
 # every record is forced to disk before its acknowledgement, nothing is dropped or compacted, and
 # the ISR must hold all replicas. The controller knows the true min.insync.replicas, and a smaller
@@ -318,3 +326,63 @@ class TopicConfigs:
     def forget(self, name: str) -> None:
         self._unread.pop(name, None)
         self._overrides.pop(name, None)
+
+
+class ClientMetricsConfigs:
+    """The subscriptions of clients' metrics (KIP-714), by name.
+
+    `check` refuses a config, and `changed` gets each config that is new or different; an empty one
+    means that the subscription is deleted.
+    """
+
+    def __init__(
+        self,
+        zookeeper: ZooKeeper,
+        check: Check,
+        changed: Callable[[str, Mapping[str, str]], None],
+    ) -> None:
+        self.configs: dict[str, dict[str, str]] = {}
+        self._zookeeper = zookeeper
+        self._check = check
+        self._changed = changed
+
+    async def read_all(self) -> None:
+        """Read all subscriptions."""
+        try:
+            found = await self._zookeeper.children(znodes.config_path(znodes.CLIENT_METRICS))
+        except NoNode:
+            found = []
+        names = {znodes.desanitized(name) for name in found}
+        await in_groups([*names, *(self.configs.keys() - names)], self.read)
+
+    async def notified(self, entity_name: str) -> None:
+        """Read the subscription that a notification names; any client may have written it."""
+        name = znodes.desanitized(entity_name)
+        if znodes.sanitized(name) != entity_name or entity_name in NO_ENTITY:
+            log.error("ignoring a notification for an invalid subscription: %r", entity_name)
+        else:
+            await self.read(name)
+
+    async def read(self, name: str) -> None:
+        """Read one subscription."""
+        known = self.configs.get(name, _NONE)
+        self._apply(name, await read_config(self._zookeeper, _path_of(name), self._check, known))
+
+    async def configure(self, name: str, change: Change) -> None:
+        """Change a subscription; without configs it is deleted."""
+        path = _path_of(name)
+        config = await change_config(self._zookeeper, path, change, deletes_empty=True)
+        self._apply(name, dict(config))
+
+    def _apply(self, name: str, config: dict[str, str]) -> None:
+        if config == self.configs.get(name, _NONE):
+            return
+        if config:
+            self.configs[name] = config
+        else:
+            self.configs.pop(name, None)
+        self._changed(name, config)
+
+
+def _path_of(subscription: str) -> str:
+    return f"{znodes.CLIENT_METRICS}/{znodes.sanitized(subscription)}"

@@ -1,4 +1,4 @@
-"""Configs of topics and brokers."""
+"""Configs of topics, brokers and subscriptions of client metrics."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from hightide.wire.messages.configs import (
     IncrementalAlterableConfig,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
+    ListConfigResourcesRequest,
 )
 
 SET, DELETE = 0, 1
@@ -25,6 +26,17 @@ class ConfigAdmin:
     def __init__(self, router: Router) -> None:
         self._router = router
         self._timeout_ms = router.timeout_ms
+
+    async def resources(self, kinds: Iterable[ResourceType] = ()) -> list[tuple[ResourceType, str]]:
+        """Resources that have configs, by type and name; of these types, or of all."""
+        request = ListConfigResourcesRequest(resource_types=[*kinds])
+        answer = await (await self._router.any()).send(request, timeout_ms=self._timeout_ms)
+        check(answer.error_code)
+        return sorted(
+            (ResourceType(found.resource_type), found.resource_name)
+            for found in answer.config_resources
+            if found.resource_type in [*ResourceType]
+        )
 
     async def describe(
         self, kind: ResourceType, name: str, keys: Sequence[str] | None = None
@@ -114,9 +126,9 @@ class ConfigAdmin:
         await self._router.retry(attempt)
 
     async def _connection(self, kind: ResourceType, name: str) -> Connection:
-        # Only the broker itself knows its static settings.  Every broker knows the cluster-wide
-        # defaults, whose name is "".
-        if kind is ResourceType.BROKER and name:
+        # Only the broker itself knows its static settings and its loggers.  Every broker knows the
+        # cluster-wide defaults, whose name is "".
+        if kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) and name:
             return await self._router.broker(int(name))
         return await self._router.controller()
 

@@ -64,6 +64,9 @@ APIS: dict[int, tuple[str, str]] = {
     66: ("ListTransactions", "transactions"),
     68: ("ConsumerGroupHeartbeat", "consumer_groups"),
     69: ("ConsumerGroupDescribe", "consumer_groups"),
+    71: ("GetTelemetrySubscriptions", "telemetry"),
+    72: ("PushTelemetry", "telemetry"),
+    74: ("ListConfigResources", "configs"),
     75: ("DescribeTopicPartitions", "metadata"),
     # Requests that Kafka does not have; see the modules.
     30000: ("ResignController", "controller"),

@@ -1,4 +1,4 @@
-"""Settings of topics and brokers: describe, replace, change incrementally."""
+"""Settings of topics, brokers and so on: list, describe, replace, change incrementally."""
 
 from __future__ import annotations
 
@@ -122,3 +122,31 @@ class IncrementalAlterConfigsResponse:
 
     throttle_time_ms: i32 = 0
     responses: list[AlterConfigsResourceResponse]
+
+
+CLIENT_METRICS = 16
+
+
+@message(key=74, versions=(0, 1), flexible=0)
+class ListConfigResourcesRequest:
+    """Request the names of resources of some types; of all types if none is named.
+
+    Version 0 has another name in Kafka, ListClientMetricsResources, and lists only those.
+    """
+
+    resource_types: list[i8] = field(since=1, default=[])
+
+
+@part
+class ConfigResource:
+    resource_name: str
+    resource_type: i8 = field(since=1, ignorable=True, default=CLIENT_METRICS)
+
+
+@message(key=74, versions=(0, 1), flexible=0)
+class ListConfigResourcesResponse:
+    """The resources by name and type."""
+
+    throttle_time_ms: i32 = 0
+    error_code: i16 = 0
+    config_resources: list[ConfigResource]

@@ -1,0 +1,1 @@
+"""The shell around the machines of `core/telemetry`: payloads, subscriptions, last values."""
