@@ -44,6 +44,7 @@ COMMANDS = {
     # Its name in earlier versions.
     "coordinator": Place(RUN, "hightide.cli.zookeeper", hidden=True),
     "doctor": Place(RUN, "hightide.cli.doctor", "doctor"),
+    "generate": Place(RUN, "hightide.cli.generate.commands"),
     "topic": Place(CHANGE, "hightide.cli.topic"),
     "partition": Place(CHANGE, "hightide.cli.partition.commands"),
     "group": Place(CHANGE, "hightide.cli.group.commands"),
