@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _SOFTWARE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?\Z")
 
+_SOFTWARE_LENGTH = 64  # of what is kept
+
 
 def api_versions(
     broker: Broker, request: ApiVersionsRequest, context: Context
@@ -31,6 +33,8 @@ def api_versions(
         names = (request.client_software_name, request.client_software_version)
         if not all(_SOFTWARE.match(name) for name in names):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
+        name, version = (name[:_SOFTWARE_LENGTH] for name in names)
+        context.connection.client_software = (name, version)
     return ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=served(broker))
 
 

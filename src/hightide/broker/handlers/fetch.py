@@ -85,6 +85,7 @@ class ConsumerFetch:
         if plan.byte_count < least and not plan.is_urgent and not is_last:
             self.replicas = plan.replicas
             return least - plan.byte_count
+        plan.count()
         fetched, session_id = plan.topics, 0
         if self.session is not None:
             is_first = self.request.session_epoch == INITIAL_EPOCH
@@ -152,6 +153,7 @@ class ConsumerPlan(FetchPlan):
         "_in_doubt",
         "_rack",
         "_read_committed",
+        "given",
         "left_out",
         "replicas",
         "topics",
@@ -168,6 +170,8 @@ class ConsumerPlan(FetchPlan):
         self.left_out: TopicPartition | None = None
         """The first partition that has records but gets none, because there are enough bytes."""
         self.replicas: list[Replica] = []
+        self.given: list[tuple[Replica, int]] = []
+        """The replicas whose records are in the response, and how many bytes."""
         self.topics: FetchedTopics = []
 
     def add(self, topic: bytes, requested: list[hot.RequestedPartition]) -> None:
@@ -221,6 +225,8 @@ class ConsumerPlan(FetchPlan):
                 self.left_out = self.left_out or (topic, requested.partition)
             else:
                 records = self.slice(replica, requested, end_offset)
+                if records is not None:
+                    self.given.append((replica, records.length))
                 if records is not None and self._read_committed:
                     found = log_.aborted_between(requested.fetch_offset, records.end_offset)
                     aborted = [(entry.producer_id, entry.first_offset) for entry in found]
@@ -234,6 +240,13 @@ class ConsumerPlan(FetchPlan):
             aborted,
             preferred,
         )
+
+    def count(self) -> None:
+        """Count the response, which is sent."""
+        for replica in self.replicas:
+            replica.traffic.fetches += 1
+        for replica, size in self.given:
+            replica.traffic.bytes_out += size
 
     @property
     def _is_late(self) -> bool:
@@ -317,6 +330,7 @@ def fetch(
         except KafkaError as error:
             return hot.encode(correlation_id, version, [], error_code=error.code)
     if request.replica_id >= 0:
+        connection.counts = broker.requests.of_followers
         return fetch_as_follower(broker, connection, version, correlation_id, request, session)
     connection.fetch_sizing.asked(broker.monotonic_s())
     topics = _once(request.topics) if session is None else session.topics()

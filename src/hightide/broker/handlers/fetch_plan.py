@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_FETCH = 1
 _WRONG_BROKER = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
@@ -85,6 +86,12 @@ class FetchPlan:
         self, topic: bytes, partition: int, replica: Replica | None, error: KafkaError
     ) -> hot.FetchedPartition:
         self.is_urgent = True
+        self._broker.requests.of(_FETCH).failed(error.code)
+        traffic = (
+            self._broker.replica_manager.traffic.elsewhere if replica is None else replica.traffic
+        )
+        traffic.fetches += 1
+        traffic.failed_fetches += 1
         leader = None
         if error.code in _WRONG_BROKER and (replica is None or replica.leader is None):
             leader = self._leader(topic, partition)

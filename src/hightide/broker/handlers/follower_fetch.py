@@ -240,6 +240,7 @@ class FollowerFetches:
         for key, remembered, result in news:
             remembered.sent(result)
             if result.records is not None:
+                self._broker.replica_manager.traffic.replication_bytes_out += result.records.length
                 self._sent_again(key, remembered.requested.fetch_offset)
             topics.setdefault(key[0], []).append(result)
             # The follower asks for the next records of what it got, so its turn is after others.

@@ -75,6 +75,7 @@ from hightide.wire.hot.read_cursor import body_at
 if TYPE_CHECKING:
     from hightide.broker.broker import Broker
 
+_PRODUCE = 0
 _HEAD = Struct(">hhi")  # api key, version, correlation id
 _LENGTH = Struct(">i")
 _PRODUCER_ID = Struct(">q")
@@ -195,8 +196,12 @@ def produce(
             except NotInline:
                 return _produce(broker, connection, buf, view, start, end)
             except KafkaError as error:
-                result = _refusal(replica, replica.partition, error, buf, at, stop, now_ms)
+                result = _refusal(broker, replica, replica.partition, error, buf, at, stop, now_ms)
             else:
+                traffic = replica.traffic
+                traffic.produces += 1
+                traffic.messages_in += end_offset - base
+                traffic.bytes_in += stop - at
                 is_flushed = log_.end_offset < log_.flush_at
                 if is_flushed and acks == 0:
                     return None
@@ -272,11 +277,15 @@ def _produce(
                 # The role or the topic's settings changed since the records were checked.
                 error = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "send the batch again")
                 at, stop = records.start, records.end
-                result = _refusal(replica, index, error, buf, at, stop, now_ms)
+                result = _refusal(broker, replica, index, error, buf, at, stop, now_ms)
             except KafkaError as error:
                 at, stop = records.start, records.end
-                result = _refusal(replica, index, error, buf, at, stop, now_ms)
+                result = _refusal(broker, replica, index, error, buf, at, stop, now_ms)
             else:
+                traffic = replica.traffic
+                traffic.produces += 1
+                traffic.messages_in += end_offset - base
+                traffic.bytes_in += records.end - records.start
                 start_offset = replica.log.start_offset
                 result = hot.ProducedPartition(index, 0, base, time_ms, start_offset)
                 waits.append((replica, end_offset, result))
@@ -387,6 +396,7 @@ def _check_acks(request: hot.Produce) -> KafkaError | None:
 
 
 def _refusal(
+    broker: Broker,
     replica: Replica | None,
     partition: int,
     error: KafkaError,
@@ -396,6 +406,10 @@ def _refusal(
     now_ms: int,
 ) -> hot.ProducedPartition:
     """The result for the batch in buf[start:end], which was not appended."""
+    broker.requests.of(_PRODUCE).failed(error.code)
+    traffic = broker.replica_manager.traffic.elsewhere if replica is None else replica.traffic
+    traffic.produces += 1
+    traffic.failed_produces += 1
     if replica is not None:
         if isinstance(error, DiskFailed):
             replica.report(error, now_ms)

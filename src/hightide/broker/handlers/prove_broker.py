@@ -14,11 +14,14 @@ import hmac
 import logging
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from hightide.broker.handlers.request_context import Context
 from hightide.broker.membership.broker_proof import NONCE_BYTES, Claim
 from hightide.broker.network.connection import Connection
+from hightide.core.events import Event, Severity
+from hightide.event_log import record
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.markers import OpenMarkerConnectionResponse
 from hightide.wire.messages.proof import ProveBrokerRequest, ProveBrokerResponse
@@ -108,6 +111,23 @@ def _nonce(
     return ProveBrokerResponse(broker_id=broker.broker_id, nonce=nonce)
 
 
+@dataclass(frozen=True, slots=True)
+class RequestDenied(Event):
+    """A client sent what only a broker of this cluster may send."""
+
+    severity: ClassVar[Severity] = Severity.WARNING
+    what: str
+    sender: str
+    others: int
+    """Requests that were denied since the last such event."""
+
+    def __str__(self) -> str:
+        return (
+            f"refused {self.what} from {self.sender}, which has not proved to be that broker of"
+            f" this cluster; {self.others} more were refused since the last such line"
+        )
+
+
 class Refusals:
     """Logs requests that only a broker may send, from clients that have not proved to be one."""
 
@@ -122,11 +142,6 @@ class Refusals:
         if now_s - self._logged_s < _WARNING_S:
             self._unlogged += 1
             return
-        log.warning(
-            "refused %s from %s, which has not proved to be that broker of this cluster; %d more"
-            " were refused since the last such line",
-            what,
-            Context(connection, 0, client_id).sender,
-            self._unlogged,
-        )
+        sender = Context(connection, 0, client_id).sender
+        record(log, RequestDenied(what, sender, self._unlogged))
         self._logged_s, self._unlogged = now_s, 0

@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping
 from struct import Struct
 from typing import TYPE_CHECKING, Any, cast
 
+from hightide.broker.metrics.counters import LAST, NO_REQUESTS, RequestCounts
 from hightide.broker.network.fetch_sizing import FetchSizing
 from hightide.broker.network.turn import STALL_S, TurnQueue, Usage
 from hightide.log.disk import DiskFailed
@@ -32,6 +33,8 @@ from hightide.wire.errors import WireError
 from hightide.wire.hot.fetch_codec import Part
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from hightide.broker.network.server import Server
     from hightide.broker.replication.replica import Replica
     from hightide.core.transactions.verification import VerificationGuard
@@ -66,11 +69,18 @@ class NotYet(Exception):
 class Slot:
     """A place in the order of responses, taken by a request that cannot be answered at once."""
 
-    __slots__ = ("cancel", "response")
+    __slots__ = ("cancel", "counts", "number", "response", "since_s")
 
-    def __init__(self) -> None:
+    def __init__(
+        self, counts: RequestCounts = NO_REQUESTS, number: int = 0, since_s: float = 0.0
+    ) -> None:
         self.response: Response | None = None
         self.cancel: Callable[[], object] | None = None
+        self.counts = counts
+        self.number = number
+        """The number of the request in its counts."""
+        self.since_s = since_s
+        """When the request began to wait, or when its response did."""
 
 
 def _plain_bytes(response: Response) -> int:
@@ -91,14 +101,20 @@ class Connection(asyncio.BufferedProtocol):
         "_out",
         "_own",
         "_reading_file",
+        "_send_since_s",
         "_server",
         "_slots",
         "_transport",
         "_view",
         "_waiting_bytes",
+        "_waits_since_s",
         "checked",
         "client_address",
+        "client_instance_id",
+        "client_port",
+        "client_software",
         "commits",
+        "counts",
         "fetch_next",
         "fetch_sizing",
         "frame_since",
@@ -106,6 +122,7 @@ class Connection(asyncio.BufferedProtocol):
         "is_closed",
         "listener",
         "local_address",
+        "on_close",
         "peer_broker_epoch",
         "peer_broker_id",
         "peer_nonces",
@@ -127,6 +144,10 @@ class Connection(asyncio.BufferedProtocol):
         self._is_paused = False
         self._slots: deque[Slot] = deque()
         self._waiting_bytes = 0  # in responses behind one that is not ready
+        # The counts of the API that is served now or was served last.
+        self.counts: RequestCounts = NO_REQUESTS
+        self._waits_since_s: float | None = None  # when a request came that cannot be served yet
+        self._send_since_s: float | None = None  # when a response began that takes several writes
         self._out: deque[Part] = deque()
         self._fd = -1
         self._reading_file = False
@@ -146,6 +167,11 @@ class Connection(asyncio.BufferedProtocol):
         self.stuck_since: float | None = None
         self.local_address: tuple[str, int] = ("", 0)
         self.client_address = ""
+        self.client_port = 0
+        self.client_software = ("unknown", "unknown")  # name and version, from ApiVersions
+        # The client instance that pushes its metrics here (KIP-714).
+        self.client_instance_id: UUID | None = None
+        self.on_close: Callable[[], object] | None = None
         # The broker that the other side has proved to be; -1 for every other client.
         self.peer_broker_id = self.peer_broker_epoch = -1
         self.peer_nonces: tuple[bytes, bytes] | None = None  # of a proof that has begun
@@ -167,7 +193,7 @@ class Connection(asyncio.BufferedProtocol):
         if local:
             self.local_address = (local[0], local[1])
         if peer:
-            self.client_address = peer[0]
+            self.client_address, self.client_port = peer[0], peer[1]
         if not self._server.admit(self):
             self.is_closed = True
             transport.abort()
@@ -175,6 +201,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, _exc: Exception | None) -> None:
         self.is_closed = True
         self._server.forget(self)
+        if self.on_close is not None:
+            self.on_close()
         self._out.clear()
         for slot in self._slots:
             if slot.cancel is not None:
@@ -264,6 +292,9 @@ class Connection(asyncio.BufferedProtocol):
         serve, limit, slots = self._server.serve, self._server.frame_limit, self._slots
         clock, turn_s = self._server.clock, self._server.turns.first_turn_s
         began = last = clock()
+        arrived = began
+        if self._waits_since_s is not None:
+            arrived, self._waits_since_s = self._waits_since_s, None
         try:
             while filled - at >= 4 and not self._blocked:
                 (size,) = _SIZE.unpack_from(buf, at)
@@ -273,17 +304,25 @@ class Connection(asyncio.BufferedProtocol):
                 if end > filled:
                     break
                 response = serve(self, buf, view, at + 4, end)
+                counts = self.counts
+                number = counts.requests
                 if response is not None:
                     if slots:
-                        slot = Slot()
+                        slot = Slot(counts, number, clock())
                         slot.response = response
                         slots.append(slot)
                         self._wait_bytes(response)
                     else:
                         responses.append(response)
                 now = clock()
-                if now - last > STALL_S:
-                    self._server.stalled(self, buf, at + 4, now - last)
+                took = now - last
+                if took > STALL_S:
+                    self._server.stalled(self, buf, at + 4, took)
+                counts.requests = number + 1
+                counts.by_version[buf[at + 7]] += 1
+                counts.local[number & LAST] = took
+                counts.queued[number & LAST] = last - arrived
+                counts.local_s += took
                 last = now
                 at = end
                 if now - began > turn_s and at < filled:
@@ -295,6 +334,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close(str(error))
             return filled
         except NotYet as not_yet:
+            self._waits_since_s = arrived
             self.block(not_yet.why)
         if responses:
             self._send_all(responses)
@@ -396,7 +436,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def defer(self, cancel: Callable[[], object] | None = None) -> Slot:
         """Take a place in the order of responses; `cancel` is called if the client goes away."""
-        slot = Slot()
+        counts = self.counts
+        slot = Slot(counts, counts.requests, self._server.clock())
         slot.cancel = cancel
         self._slots.append(slot)
         return slot
@@ -406,6 +447,9 @@ class Connection(asyncio.BufferedProtocol):
         slot.response, slot.cancel = response, None
         if self.is_closed:
             return
+        now_s, since_s = self._server.clock(), slot.since_s
+        slot.counts.has_waited(slot.number, now_s - since_s)
+        slot.since_s = now_s
         slots = self._slots
         if slots[0] is not slot:
             self._wait_bytes(response)
@@ -413,7 +457,8 @@ class Connection(asyncio.BufferedProtocol):
         slots.popleft()
         ready = [response]
         while slots and (following := slots[0].response) is not None:
-            slots.popleft()
+            behind = slots.popleft()
+            behind.counts.has_queued(behind.number, now_s - behind.since_s)
             self._waiting_bytes -= _plain_bytes(following)
             ready.append(following)
         self._send_all(ready)
@@ -443,6 +488,7 @@ class Connection(asyncio.BufferedProtocol):
             if len(plain) == len(responses):
                 self._transport.write(b"".join(plain))
                 return
+            self._send_since_s = self._server.clock()
         for response in responses:
             if isinstance(response, list):
                 self._out.extend(response)
@@ -461,6 +507,9 @@ class Connection(asyncio.BufferedProtocol):
             filled = self._gather(self._server.send_view)
             if filled:
                 self._send(self._server.send_view[:filled])
+        if not out and self._send_since_s is not None and not self._blocked & SENDING:
+            self.counts.has_sent(self._server.clock() - self._send_since_s)
+            self._send_since_s = None
 
     def _gather(self, view: memoryview) -> int:
         """Move parts into `view` until it is full, or until the disk must be waited for."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hightide.broker.handlers import (
     api_versions,
+    client_telemetry,
     configs,
     describe_producers,
     describe_replicas,
@@ -39,6 +40,7 @@ from hightide.broker.handlers.fetch import fetch
 from hightide.broker.handlers.produce import produce
 from hightide.broker.handlers.prove_broker import BROKER_REQUESTS, BrokerRequest
 from hightide.broker.handlers.request_context import Context
+from hightide.broker.metrics.counters import RequestCounts, count_errors
 from hightide.broker.network.connection import (
     COMMITTING,
     SERVING,
@@ -52,7 +54,7 @@ from hightide.broker.network.server import log_stall
 from hightide.broker.network.turn import Turn, Usage, watched
 from hightide.wire.codec import OBJECT_BUDGET, decode
 from hightide.wire.encoder import TooLarge
-from hightide.wire.errors import WireError
+from hightide.wire.errors import ErrorCode, WireError
 from hightide.wire.frame import (
     RESPONSE_BUDGET,
     RequestHeader,
@@ -113,6 +115,9 @@ HANDLERS: dict[int, Handler] = {
     66: transactions.list_transactions,
     68: group_membership.consumer_group_heartbeat,
     69: group_membership.consumer_group_describe,
+    71: client_telemetry.get_telemetry_subscriptions,
+    72: client_telemetry.push_telemetry,
+    74: client_telemetry.list_config_resources,
     75: metadata.describe_topic_partitions,
     30000: elections.resign_controller,
     30001: inter_broker.publish_state,
@@ -132,6 +137,9 @@ _EARLY = frozenset({API_VERSIONS, *_AMONG_BROKERS})
 # second version of transactions, in which the broker adds partitions by itself (KIP-890).
 _ADVERTISED = {24: (0, 3)}
 _SERVED = {26: (0, 4), 28: (0, 4)}
+
+# Served only where something reads the metrics that clients push.
+_TELEMETRY = frozenset({71, 72})
 
 # API keys from here on are Hightide's own. ApiVersions lists neither these nor requests between
 # brokers, so that clients do not meet API keys that they do not know.
@@ -156,7 +164,7 @@ def advertised(served: dict[int, tuple[int, int]]) -> dict[int, tuple[int, int]]
     }
 
 
-def served_versions() -> dict[int, tuple[int, int]]:
+def served_versions(*, has_telemetry: bool = True) -> dict[int, tuple[int, int]]:
     """The APIs and versions that this broker serves.
 
     Produce is listed from version 0 although 0 to 2 are refused: librdkafka before 2.1 takes a
@@ -168,6 +176,8 @@ def served_versions() -> dict[int, tuple[int, int]]:
         OFFSET_COMMIT: (offset_commit.LOWEST, offset_commit.HIGHEST),
     }
     for key in HANDLERS:
+        if key in _TELEMETRY and not has_telemetry:
+            continue
         versions[key] = _SERVED.get(key, REQUESTS[key].__api__.versions)
     return versions
 
@@ -191,6 +201,15 @@ def _decode(header: RequestHeader, body: memoryview | bytes, max_names: int) -> 
 
 async def _ready(response: Any) -> Any:
     return response
+
+
+def _count_and_encode(
+    counts: RequestCounts, response: Any, version: int, correlation_id: int, limit: int
+) -> bytes:
+    """Encode a large response in a thread.  An error that another thread counts at the same time
+    may be lost, which is rare enough."""
+    count_errors(counts, response)
+    return encode_response(response, version, correlation_id, limit)
 
 
 def is_large(response: Any) -> bool:
@@ -217,6 +236,14 @@ class Dispatch:
         self._broker = broker
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_open = False
+        self._produce, self._fetch, self._offset_commit = (
+            broker.requests.of(key) for key in (PRODUCE, FETCH, OFFSET_COMMIT)
+        )
+
+    @property
+    def is_open(self) -> bool:
+        """Whether clients are served."""
+        return self._is_open
 
     def open(self, server: Server) -> None:
         """Serve clients too, starting with those that have been waiting."""
@@ -231,12 +258,15 @@ class Dispatch:
         if not self._is_open and key not in _EARLY:
             raise NotYet(STARTING)
         if key == PRODUCE and hot_produce.LOWEST <= version <= hot_produce.HIGHEST:
+            connection.counts = self._produce
             return produce(self._broker, connection, buf, view, start, end)
         if key != PRODUCE and end - start > _SMALL_FRAME_BYTES:
             connection.check_turn()
         if key == FETCH and hot_fetch.LOWEST <= version <= hot_fetch.HIGHEST:
+            connection.counts = self._fetch
             return fetch(self._broker, connection, buf, view, start, end)
         if key == OFFSET_COMMIT and offset_commit.LOWEST <= version <= offset_commit.HIGHEST:
+            connection.counts = self._offset_commit
             return offset_commit.offset_commit(self._broker, connection, buf, view, start, end)
         if connection.commits:
             # A request after an OffsetCommit may expect the commit to be done.
@@ -250,17 +280,21 @@ class Dispatch:
         low, high = self._broker.served.get(key, (0, -1))
         if handler is None or not low <= version <= high:
             if key == API_VERSIONS:
+                connection.counts = self._broker.requests.of(key)
+                connection.counts.failed(ErrorCode.UNSUPPORTED_VERSION)
                 (correlation_id,) = _CORRELATION.unpack_from(frame, 4)
                 return encode_response(api_versions.unsupported(self._broker), 0, correlation_id)
             name = APIS[key][0] if key in APIS else f"API key {key}"
             raise WireError(f"{name} version {version} is not served")
         if len(frame) <= _SMALL_FRAME_BYTES:
             connection.check_turn()
+        counts = connection.counts = self._broker.requests.of(key)
         connection.usage.asked()
         header, at = decode_request_header(frame)
         only_brokers = _only_brokers(key, version)
         if only_brokers is not None and connection.peer_broker_id < 0:
             refusal = self._refused(connection, header, only_brokers.refusal)
+            count_errors(counts, refusal)
             return encode_response(refusal, version, header.correlation_id)
         turn = Turn(connection.turns, connection.usage)
         if len(frame) > _LARGE_FRAME_BYTES:
@@ -278,10 +312,12 @@ class Dispatch:
             if is_large(result):
                 self._serve_later(connection, header, _ready(result), turn)
                 return None
+            count_errors(counts, result)
             encoded = encode_response(result, version, header.correlation_id)
             turn.count()
             return encoded
         except Exception:
+            counts.failed(ErrorCode.UNKNOWN_SERVER_ERROR)
             log.exception("%s version %d failed", APIS[key][0], version)
             raise WireError("a request failed inside the broker") from None
 
@@ -321,12 +357,15 @@ class Dispatch:
     async def _encode(self, usage: Usage, response: Any, header: RequestHeader) -> bytes:
         version, correlation_id = header.api_version, header.correlation_id
         limit = self._broker.settings.response_max_bytes
+        counts = self._broker.requests.of(header.api_key)
         if not is_large(response):
+            count_errors(counts, response)
             return encode_response(response, version, correlation_id, limit)
         return await self._broker.work_pool.run(
             usage,
             _LARGE_RESPONSE_BYTES,
-            encode_response,
+            _count_and_encode,
+            counts,
             response,
             version,
             correlation_id,
@@ -367,6 +406,7 @@ class Dispatch:
                 )
                 return
             except Exception:
+                slot.counts.failed(ErrorCode.UNKNOWN_SERVER_ERROR)
                 log.exception("%s version %d failed", name, version)
                 connection.close("a request failed inside the broker")
                 return

@@ -22,7 +22,7 @@ from hightide.wire.messages.offsets import OffsetFetchRequestGroup
 from hightide.wire.types import NO_UUID, Array, Fixed, Struct, Text, fields_of
 
 _ONCE = frozenset(
-    {3, 9, 10, 15, 20, 21, 23, 32, 35, 42, 43, 46, 47, 61, 65, 69, 75, 30002, 30003, 30006}
+    {3, 9, 10, 15, 20, 21, 23, 32, 35, 42, 43, 46, 47, 61, 65, 69, 74, 75, 30002, 30003, 30006}
 )
 """APIs whose repeated names are one name."""
 

@@ -12,14 +12,17 @@ import socket
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from hightide import tcp
 from hightide.broker.network.checked_reads import CheckedReads
 from hightide.broker.network.connection import STARTING, STARVED, STOPPING, Connection, Response
 from hightide.broker.network.read_ahead import ReadAhead
 from hightide.broker.network.turn import Clock, TurnQueue
+from hightide.core.events import Event, Severity
+from hightide.event_log import record
 from hightide.log.disk import DiskFailed
 from hightide.log.segment import Slice
 from hightide.settings import Broker, Listener
@@ -44,6 +47,9 @@ class Serve(Protocol):
     def __call__(
         self, connection: Connection, buf: bytearray, view: memoryview, start: int, end: int
     ) -> Response | None: ...
+
+
+_CLIENT_ID_CHARACTERS = 100
 
 
 class Server:
@@ -82,6 +88,11 @@ class Server:
         # In the order of their arrival; the sweep looks at all of them.
         self._connections: dict[Connection, None] = {}
         self._per_ip: Counter[str] = Counter()
+        self.per_listener: Counter[str] = Counter()
+        """The open connections of each listener."""
+        self.accepted = 0
+        self.refused = 0
+        """Connections above a limit."""
         self._new_this_second = 0
         self._second = 0
         self._request_bytes = 0
@@ -156,7 +167,10 @@ class Server:
         why = self._too_many(connection.client_address)
         if why is not None:
             log.warning("refusing a connection from %s: %s", connection.client_address, why)
+            self.refused += 1
             return False
+        self.accepted += 1
+        self.per_listener[connection.listener] += 1
         self._connections[connection] = None
         self._per_ip[connection.client_address] += 1
         return True
@@ -180,6 +194,7 @@ class Server:
     def forget(self, connection: Connection) -> None:
         if connection in self._connections:
             del self._connections[connection]
+            self.per_listener[connection.listener] -= 1
             address = connection.client_address
             self._per_ip[address] -= 1
             if not self._per_ip[address]:
@@ -318,17 +333,29 @@ class Server:
         future.add_done_callback(done)
 
 
+@dataclass(frozen=True, slots=True)
+class SlowRequest(Event):
+    """A request kept the event loop, and with it all other clients."""
+
+    severity: ClassVar[Severity] = Severity.WARNING
+    api: str
+    version: int
+    client_id: str
+    client: str
+    took_ms: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.api} version {self.version} of client {self.client_id!r} at {self.client} kept"
+            f" the event loop for {self.took_ms} ms"
+        )
+
+
 def log_stall(address: str, header: RequestHeader, took_s: float) -> None:
     """Log which request of which client kept the event loop."""
     name = APIS[header.api_key][0] if header.api_key in APIS else f"API key {header.api_key}"
-    log.warning(
-        "%s version %d of client %r at %s kept the event loop for %d ms",
-        name,
-        header.api_version,
-        header.client_id,
-        address,
-        took_s * 1000,
-    )
+    client_id = (header.client_id or "")[:_CLIENT_ID_CHARACTERS]
+    record(log, SlowRequest(name, header.api_version, client_id, address, int(took_s * 1000)))
 
 
 def listening_socket(host: str, port: int, backlog: int) -> socket.socket:
