@@ -21,12 +21,15 @@ _lock = threading.Lock()
 _LEVELS = {severity: logging.getLevelNamesMapping()[severity.name] for severity in Severity}
 
 
-def record(log: logging.Logger, event: Event) -> None:
-    """Record an event that has just happened; may be called from any thread."""
+def record(log: logging.Logger, event: Event, *, is_logged: bool = True) -> None:
+    """Record an event that has just happened; may be called from any thread.
+
+    One that is not logged is only in the ring: it is one of many that have the same cause.
+    """
     with _lock:
         recorded = ring.add(event, time.time_ns() // 1_000_000, time.monotonic_ns() // 1_000_000)
     level = _LEVELS[event.level]
-    if log.isEnabledFor(level):
+    if is_logged and log.isEnabledFor(level):
         log.log(level, "%s", event, extra={"event": recorded})
 
 

@@ -20,7 +20,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hightide.broker.controller import ControllerService
 from hightide.broker.controller.channel import ControllerChannel
@@ -34,7 +34,12 @@ from hightide.broker.housekeeping_task import Housekeeping
 from hightide.broker.membership.broker_proof import BrokerProof, ClusterSecret
 from hightide.broker.membership.contact import Contact
 from hightide.broker.membership.controlled_shutdown import transfer_leadership
-from hightide.broker.membership.dynamic_configs import BrokerConfigs, ConfigChanges, TopicConfigs
+from hightide.broker.membership.dynamic_configs import (
+    BrokerConfigs,
+    ClientMetricsConfigs,
+    ConfigChanges,
+    TopicConfigs,
+)
 from hightide.broker.membership.fenced_session import FencedSession
 from hightide.broker.membership.identity import (
     Identity,
@@ -48,6 +53,7 @@ from hightide.broker.membership.registration import register
 from hightide.broker.membership.watch_loop import WatchLoop
 from hightide.broker.membership.zookeeper_connection import write_session_key
 from hightide.broker.metadata_cache import BrokerAddress, MetadataCache
+from hightide.broker.metrics.counters import Requests
 from hightide.broker.network.connection import Connection
 from hightide.broker.network.dispatch import Dispatch, advertised, served_versions
 from hightide.broker.network.server import Server
@@ -62,6 +68,7 @@ from hightide.broker.replication.replica_manager import ReplicaManager
 from hightide.broker.replication.replica_repair import ReplicaRepair
 from hightide.broker.replication.replication_throttle import ReplicationThrottle
 from hightide.broker.replication.state_changes import StateChanges
+from hightide.broker.telemetry.client_telemetry import ClientTelemetry, check_config
 from hightide.broker.transactions import TransactionPartitions
 from hightide.broker.transactions.partition_verifier import Verifier
 from hightide.broker.work_pool import WorkPool
@@ -82,10 +89,14 @@ from hightide.zookeeper.kazoo_thread import SessionKey
 from hightide.zookeeper.watchdog import Watchdog
 from hightide.zookeeper.zookeeper_errors import ConnectionLoss, SessionLost, ZooKeeperError
 
+if TYPE_CHECKING:
+    from hightide.broker.metrics.service import MetricsService
+
 log = logging.getLogger(__name__)
 
 _REGISTER_AGAIN_S = 0.5
 _STATE_WARNING_S = 10.0
+_HIGH_WATERMARKS_EVERY_S = 1.0
 
 
 class Broker:
@@ -99,7 +110,7 @@ class Broker:
         self.monotonic_s = asyncio.get_running_loop().time
         # Done when the broker must stop; its exception says why.
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.served = served_versions()
+        self.served = served_versions(has_telemetry=bool(settings.metrics_listening()))
         self.advertised = advertised(self.served)
         self.broker_epoch = -1
         self.refusals = Refusals(self.monotonic_s)
@@ -114,6 +125,8 @@ class Broker:
         self.report_session: Callable[[SessionKey | None], None] = lambda _: None
         """Called with the key of each session in which the broker registers, and with None when
         the session is closed."""
+        self.on_configured: Callable[[Settings], None] = lambda _: None
+        """Called with the settings when the broker has read them, and after each change."""
         self._random = self.environment.random
         self.fetch_sessions = FetchSessions(
             settings.max_incremental_fetch_session_cache_slots,
@@ -124,6 +137,8 @@ class Broker:
         self.work_pool = WorkPool(
             settings.work_pool_max_bytes, self.environment.clock_s, self.environment.cpu_s
         )
+        self.requests = Requests()
+        self._metrics: MetricsService | None = None
         self._dispatch = Dispatch(self)
         wake = self.replica_manager.purgatory.wake
         self._server = Server(
@@ -137,7 +152,7 @@ class Broker:
         self.flusher = Flusher(wake)
         self._advertised = {listener.name: listener for listener in settings.advertising()}
         self._watchdog: Watchdog | None = None
-        self._ticks: asyncio.Task[None] | None = None
+        self._ticks: list[asyncio.Task[None]] = []
 
     # -- starting and stopping -------------------------------------------------------------
 
@@ -147,10 +162,21 @@ class Broker:
         self.log_manager = LogManager(disks, self.settings, self._topic_settings)
         self.log_manager.lock()
         try:
+            await self._serve_metrics()
             return await self._start(disks)
         except BaseException:
             await self._give_up()
             raise
+
+    async def _serve_metrics(self) -> None:
+        """Serve metrics and health from here on: they say why a start takes long."""
+        listeners = self.settings.metrics_listening()
+        if listeners:
+            # Imported here: a broker without metrics starts sooner.
+            from hightide.broker.metrics.service import MetricsService
+
+            self._metrics = MetricsService(self, self._server)
+            await self._metrics.start(listeners)
 
     async def _start(self, disks: list[Disk]) -> list[tuple[str, int]]:
         loop = asyncio.get_running_loop()
@@ -165,6 +191,7 @@ class Broker:
         client = self._client = self._opened.client
         await self._until_connected(lambda: self._identify(known))
         self.log_manager.open(self.now_ms())
+        self._measure_parts()
         bound = self._server.bind(
             self.settings.listening(), self.settings.socket_listen_backlog_size
         )
@@ -179,7 +206,9 @@ class Broker:
             self._watchdog.start()
         self._housekeeping.start()
         self._disk_monitor.start()
-        self._ticks = loop.create_task(self._tick())
+        self._ticks = [
+            loop.create_task(task) for task in (self._tick(), self._watch_high_watermarks())
+        ]
         await self._wait_for_state()
         self.producer_ids.take_ahead()
         self._dispatch.open(self._server)
@@ -201,6 +230,7 @@ class Broker:
             self._client, zookeeper, lambda: self._state_changes.applied_epoch == self.broker_epoch
         )
         self.replica_manager.in_doubt = self._contact.in_doubt
+        self.replica_manager.now_ms = self.monotonic_ms
         self.replica_manager.since_ms = lambda: self.monotonic_ms() - self._client.timeout_ms
         cluster_id, self.broker_id = await identify(zookeeper, known, self.settings)
         self.cluster_secret = ClusterSecret(
@@ -213,6 +243,7 @@ class Broker:
         await self._config_changes.begin()
         await self.broker_configs.read()
         await self.topic_configs.read_all()
+        await self.client_metrics_configs.read_all()
 
     async def _join_cluster(self, disks: list[Disk]) -> None:
         """Register, and perhaps become the controller."""
@@ -244,6 +275,10 @@ class Broker:
         self.producer_ids = ProducerIds(zookeeper, self.broker_id)
         self.broker_configs = BrokerConfigs(zookeeper, self.broker_id, settings, self._configured)
         self.topic_configs = TopicConfigs(zookeeper, self._topic_configured)
+        self.client_telemetry = ClientTelemetry()
+        self.client_metrics_configs = ClientMetricsConfigs(
+            zookeeper, check_config, self.client_telemetry.configured
+        )
         self.peers = Peers(
             f"broker-{self.broker_id}",
             BrokerProof(self.cluster_secret, cluster_id, self.broker_id, self._epoch),
@@ -326,15 +361,30 @@ class Broker:
         )
         self._server.on_read_failure = self._disk_monitor.read_failed
 
+    def _measure_parts(self) -> None:
+        if self._metrics is not None:
+            self._metrics.logs_opened(
+                self._client,
+                self._zookeeper,
+                self._state_changes,
+                self._disk_monitor,
+                self._isr_changes,
+                lambda: self._dispatch.is_open,
+            )
+
     def monotonic_ms(self) -> int:
         """Milliseconds of a clock that is never set, for durations."""
         return int(self.monotonic_s() * 1000)
 
     async def stop(self) -> None:
         """Let other brokers lead, answer parked requests, then close everything in order."""
+        if self._metrics is not None:
+            self._metrics.is_stopping = True
         if self.settings.controlled_shutdown_enable and not self.failed.done():
             await transfer_leadership(self)
         self._is_stopping = True
+        if self._metrics is not None:
+            await self._metrics.stop()
         if self._watchdog is not None:
             self._watchdog.stop()
         self._server.stop_reading()
@@ -354,8 +404,8 @@ class Broker:
             self.report_session(None)
 
     async def _stop_replication(self) -> None:
-        if self._ticks is not None:
-            self._ticks.cancel()
+        for task in self._ticks:
+            task.cancel()
         await self.producer_ids.stop()
         await self.controller.stop()
         await self._isr_changes.stop()
@@ -372,6 +422,8 @@ class Broker:
     async def _give_up(self) -> None:
         """Release everything after a failed start.  No log is closed: none was written."""
         self._is_stopping = True
+        if self._metrics is not None:
+            await self._metrics.stop()
         self._server.stop_reading()
         if self._is_assembled:
             await self._stop_replication()
@@ -398,6 +450,11 @@ class Broker:
             except Exception:
                 log.exception("cannot retry role changes; they are retried later")
 
+    async def _watch_high_watermarks(self) -> None:
+        while True:
+            await asyncio.sleep(_HIGH_WATERMARKS_EVERY_S)
+            self.replica_manager.check_high_watermarks(self.monotonic_ms())
+
     # -- the ZooKeeper session -------------------------------------------------------------
 
     def _session_changed(self, state: SessionState) -> None:
@@ -421,6 +478,7 @@ class Broker:
         await self._config_changes.begin()
         await self.broker_configs.read()
         await self.topic_configs.read_all()
+        await self.client_metrics_configs.read_all()
         self.controller.reconnected()
         for watch_loop in self._watch_loops:
             watch_loop.wake()
@@ -505,6 +563,8 @@ class Broker:
         kind, _, name = entity_path.partition("/")
         if kind == "topics":
             await self.topic_configs.notified(name)
+        elif kind == znodes.CLIENT_METRICS:
+            await self.client_metrics_configs.notified(name)
         elif kind == "brokers" and self.broker_configs.concerns(name):
             await self.broker_configs.read()
         self.controller.configuration_changed(entity_path)
@@ -522,6 +582,7 @@ class Broker:
             replica.configured(settings.replica_lag_time_max_ms)
         self.groups.settings_changed()
         self.transactions.settings_changed()
+        self.on_configured(settings)
 
     # -- for handlers ----------------------------------------------------------------------
 

@@ -66,6 +66,8 @@ class Event:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.name.lower()
     return list(value) if isinstance(value, tuple | frozenset) else value
 
 
@@ -118,12 +120,6 @@ class EventRing:
         ring.append(recorded)
         self._trim(ring)
         return recorded
-
-    def keep(self, kept_per_kind: int) -> None:
-        """Keep so many events of each kind from now on."""
-        self._kept = kept_per_kind
-        for ring in self._rings.values():
-            self._trim(ring)
 
     def _trim(self, ring: deque[Recorded]) -> None:
         while len(ring) > self._kept:

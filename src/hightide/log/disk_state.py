@@ -15,7 +15,10 @@ disk that works only for moments counts as full for the whole time.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum, auto
+
+from hightide.core.events import Event, Severity
 
 FIRST_PROBE_MS = 500
 LONGEST_PROBE_MS = 8_000
@@ -28,6 +31,25 @@ class DiskStatus(Enum):
     WORKS = auto()
     FULL = auto()
     FAILED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class DiskChanged(Event):
+    """The disk of a log directory is full, has failed, or works again."""
+
+    log_dir: str
+    status: DiskStatus
+    why: str
+
+    @property
+    def level(self) -> Severity:
+        return Severity.INFO if self.status is DiskStatus.WORKS else Severity.ERROR
+
+    def __str__(self) -> str:
+        if self.status is DiskStatus.WORKS:
+            return f"the disk of {self.log_dir} works again"
+        word = "is full" if self.status is DiskStatus.FULL else "has failed"
+        return f"the disk of {self.log_dir} {word}: {self.why}"
 
 
 class DiskState:

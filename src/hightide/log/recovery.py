@@ -16,14 +16,18 @@ after a clean shutdown.
 from __future__ import annotations
 
 import logging
+import time
 from bisect import bisect_right
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import pairwise
 from struct import Struct
 from typing import NamedTuple
 
+from hightide.core.events import Event, Severity, partition_name
 from hightide.core.partition.producer_state import ProducerStates
 from hightide.core.transactions.open_transactions import PartitionTransactions
+from hightide.event_log import record
 from hightide.log.damage import Damage, Extent, aside_name, load_damage
 from hightide.log.disk import Disk, DiskFailed, File
 from hightide.log.index import MAX_RELATIVE_OFFSET
@@ -80,6 +84,31 @@ _MIN_LENGTH = HEADER_BYTES - LOG_OVERHEAD
 _unpack = Struct(">qiibI2xi8xqq").unpack_from
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LogRecovered(Event):
+    """A log was checked after a crash, from its recovery point on."""
+
+    topic: str
+    partition: int
+    recovery_point: int
+    end_offset: int
+    cut_bytes: int
+    """Bytes at the end that were no whole record batches, or not after the others."""
+    took_ms: int
+
+    @property
+    def level(self) -> Severity:
+        return Severity.WARNING if self.cut_bytes else Severity.DEBUG
+
+    def __str__(self) -> str:
+        cut = f", {self.cut_bytes} bytes behind it were cut off" if self.cut_bytes else ""
+        return (
+            f"{partition_name(self.topic, self.partition)}: recovered from offset"
+            f" {min(self.recovery_point, self.end_offset)} to {self.end_offset}{cut}"
+            f" ({self.took_ms} ms)"
+        )
 
 
 class CheckpointedState(NamedTuple):
@@ -191,7 +220,12 @@ class Loading:
         recovery = Recovery(
             disk, directory, segments, epochs, checkpointed, self._damage, self._now_ms
         )
+        began_s = time.monotonic()
         recovery.run()
+        topic, _, partition = directory.rpartition("-")
+        took_ms = int((time.monotonic() - began_s) * 1000)
+        offsets = (checkpointed.recovery_point, recovery.end_offset)
+        record(_log, LogRecovered(topic, int(partition), *offsets, recovery.cut_bytes, took_ms))
         return recovery.parts()
 
     def _segments(self) -> list[Segment]:
@@ -422,6 +456,7 @@ class Recovery:
         self.now_ms = now_ms
         self.transactions = PartitionTransactions(ProducerStates())
         self.end_offset = segments[0].base_offset
+        self.cut_bytes = 0
 
     def run(self) -> None:
         """Check, truncate, rebuild. Raise DamagedSegment if records before the recovery point are
@@ -479,7 +514,9 @@ class Recovery:
             self.end_offset,
             damage,
         )
+        self.cut_bytes = segment.size - size
         for later in reversed(self.segments[number + 1 :]):
+            self.cut_bytes += later.size
             later.files.forget(later)
             later.remove_files()
         del self.segments[number + 1 :]

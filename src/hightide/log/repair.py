@@ -16,9 +16,12 @@ leaves the old files or the new ones.
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
+from hightide.core.events import Event, Severity
+from hightide.event_log import record
 from hightide.log.damage import DamagedBytes, Extent, Hole, Scan, aside_name
 from hightide.log.disk import Disk, DiskFailed
 from hightide.log.log import Log
@@ -106,19 +109,31 @@ def _path(segment: Segment, base_offset: int, suffix: str) -> str:
     return f"{segment.directory}/{base_offset:020d}{LOG}{suffix}"
 
 
+@dataclass(frozen=True, slots=True)
+class RecordsDamaged(Event):
+    """Bytes of a log are not what was written; the records there are refused."""
+
+    severity: ClassVar[Severity] = Severity.ERROR
+    log_dir: str
+    directory: str
+    first_offset: int
+    last_offset: int
+    kept_in: str
+    why: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.log_dir}/{self.directory} is damaged {self.why}. The records at offsets"
+            f" {self.first_offset} to {self.last_offset} are refused until they are copied from"
+            f" another replica; all others are served. The damaged file is kept in {self.kept_in}"
+        )
+
+
 def report_damage(disk: Disk, directory: str, damaged: list[DamagedBytes], aside: str) -> None:
     """Say in words what was found and what becomes of it."""
     for found in damaged:
-        _log.error(
-            "%s/%s is damaged %s. The records at offsets %d to %d are refused until they are copied"
-            " from another replica; all others are served. The damaged file is kept in %s",
-            disk.name,
-            directory,
-            found.why,
-            found.start_offset,
-            found.end_offset - 1,
-            aside,
-        )
+        offsets = (found.start_offset, found.end_offset - 1)
+        record(_log, RecordsDamaged(disk.name, directory, *offsets, aside, found.why))
 
 
 class Isolate:

@@ -21,12 +21,16 @@ import contextlib
 import logging
 import math
 import ssl
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from kazoo.hosts import collect_hosts
 from kazoo.protocol import serialization as wire
 
+from hightide.core.events import Event, Severity
+from hightide.event_log import record
 from hightide.zookeeper import kazoo_translation
 from hightide.zookeeper.interface import (
     SessionState,
@@ -65,6 +69,7 @@ _CLOSE_S = 2.0
 """How long `close` waits for the server's confirmation."""
 
 _REPORT_S = 5
+_CALL_TIMES = 256  # as many of the last calls have quantiles
 """How often a wait for a connection is logged."""
 
 _Watches = dict[str, dict[Watch, None]]
@@ -94,6 +99,24 @@ class ClientTls(NamedTuple):
         return context
 
 
+@dataclass(frozen=True, slots=True)
+class SessionChanged(Event):
+    """The ZooKeeper session of this process is connected, or not."""
+
+    state: SessionState
+    servers: str
+    why: str
+    is_closing: bool
+
+    @property
+    def level(self) -> Severity:
+        is_good = self.state is SessionState.CONNECTED or self.is_closing
+        return Severity.INFO if is_good else Severity.WARNING
+
+    def __str__(self) -> str:
+        return f"ZooKeeper session {self.state.value} ({self.servers}): {self.why}"
+
+
 class ZooKeeperClient:
     """A session, and after its loss the next one. Belongs to the event loop that created it."""
 
@@ -106,6 +129,7 @@ class ZooKeeperClient:
         self._chroot = Chroot("")
         self._call_timeout_ms = call_timeout_ms
         self._state = SessionState.LOST
+        self.call_times = CallTimes()
         self._listeners: list[StateListener] = []
         self._waiting_for_connection: list[asyncio.Future[None]] = []
         self._data_watches: _Watches = {}
@@ -331,9 +355,7 @@ class ZooKeeperClient:
         if state is self._state or (self._is_closing and state is not SessionState.LOST):
             return
         self._state = state
-        is_good = state is SessionState.CONNECTED or self._is_closing
-        level = logging.INFO if is_good else logging.WARNING
-        _log.log(level, "ZooKeeper session %s (%s): %s", state.value, self._servers, why)
+        record(_log, SessionChanged(state, self._servers, why, self._is_closing))
         if state is SessionState.CONNECTED:
             self._tell_waiting(None)
         for listener in tuple(self._listeners):
@@ -429,15 +451,32 @@ class ZooKeeperClient:
             # The report of it is still in the queue, and the caller must not retry before.
             self.broken()
             raise NotConnected(path)
+        began_s = clock()
         limit_ms = self._call_timeout_ms or self.timeout_ms
         timer = self._loop.call_later(limit_ms / 1000, _give_up, answer, path, limit_ms)
         try:
-            return await answer
+            value = await answer
+            self.call_times.add(clock() - began_s)
+            return value
         finally:
             timer.cancel()
 
     def _watcher(self, watch: Watch | None) -> Callable[[str, str], None] | None:
         return None if watch is None else self._watch_fired
+
+
+class CallTimes:
+    """How long calls took that were answered."""
+
+    def __init__(self) -> None:
+        self.recent_s: deque[float] = deque(maxlen=_CALL_TIMES)
+        self.count = 0
+        self.sum_s = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.recent_s.append(seconds)
+        self.count += 1
+        self.sum_s += seconds
 
 
 def _parse(hosts: str) -> tuple[str, str]:

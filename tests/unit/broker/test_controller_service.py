@@ -412,7 +412,7 @@ async def test_an_unclean_election_is_logged_as_an_error_and_counted(world):
     await eventually_async(lambda: world.leaders("t", 1) == [2])
     logging.getLogger("hightide").removeHandler(handler)
     assert controller.unclean_elections == 1
-    assert any("broker 2 leads t-0" in text for text in errors)
+    assert any("broker 2 leads t/0" in text for text in errors)
     assert (await world.state("t", 0))["recovery_epoch"] == world.seen("t", 0).leader_epoch
 
 

@@ -24,7 +24,9 @@ from collections.abc import Callable, Sequence
 from hightide.broker.controller.controller_errors import NotController
 from hightide.broker.membership.watch_loop import WatchLoop
 from hightide.client.retry import Backoff
+from hightide.core.controller.controller_events import ControllerElected, ControllerResigned
 from hightide.core.partition.state import NO_BROKER
+from hightide.event_log import record
 from hightide.zookeeper import znodes
 from hightide.zookeeper.interface import ZooKeeper
 from hightide.zookeeper.node import Stat
@@ -120,7 +122,6 @@ class ControllerElection:
         self.epoch, self._epoch_version = await self._read_epoch()
         self.is_controller = True
         self._elected_s = asyncio.get_running_loop().time()
-        log.info("this broker is the controller, in epoch %d", self.epoch)
         self._controller_seen(self._broker_id)
 
     async def _read_epoch(self) -> tuple[int, int]:
@@ -131,8 +132,7 @@ class ControllerElection:
     def _controller_seen(self, controller_id: int) -> None:
         if controller_id != self.controller_id:
             self.controller_id = controller_id
-            if not self.is_controller:
-                log.info("broker %d is the controller", controller_id)
+            record(log, ControllerElected(controller_id, self.epoch, self.is_controller))
         self._changed.set()
         self.on_change()
 
@@ -141,7 +141,7 @@ class ControllerElection:
         if self.is_controller:
             self.is_controller = False
             self.controller_id = NO_BROKER
-            log.warning("this broker is no longer the controller: %s", why)
+            record(log, ControllerResigned(self.epoch, why))
             self._begin_pause()
             self.on_change()
 

@@ -15,7 +15,7 @@ import asyncio
 import logging
 import uuid
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar
 
 from hightide.broker.controller.context import ControllerContext
@@ -28,7 +28,13 @@ from hightide.broker.controller.znode_reader import ZnodeReader
 from hightide.broker.controller.znode_writer import ZnodeWriter
 from hightide.client.retry import Backoff
 from hightide.core.controller.controller import PartitionChange
-from hightide.core.partition.state import NO_BROKER
+from hightide.core.controller.controller_events import (
+    BrokersChanged,
+    StatePublished,
+    TopicDeleted,
+    leaders_elected,
+)
+from hightide.event_log import record
 from hightide.settings import Broker as Settings
 from hightide.wire.errors import KafkaError
 from hightide.zookeeper import znodes
@@ -43,6 +49,7 @@ T = TypeVar("T")
 _PREFIX = len(f"{znodes.TOPICS}/")
 _PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 5.0
+_PUBLISH_S = 10.0
 _AUDIT_S = 5.0
 # An audit looks at every partition, so it takes at most this share of the time.
 _AUDIT_SHARE = 0.01
@@ -273,7 +280,7 @@ class EventQueue:
                 await backoff.pause()
         with self.publisher.hold_newcomers():
             self.publisher.brokers_changed()
-            await self._write_plan(plan, f"controller epoch {self.epoch}")
+            await self._elect(plan, f"controller epoch {self.epoch}")
             await self._process("topics")
         self.recovery.look()
 
@@ -294,25 +301,36 @@ class EventQueue:
     async def _check_brokers(self) -> None:
         known = self.context.brokers
         found = await self._reader.brokers(self._brokers_changed)
-        news = [f"broker {broker_id} is gone" for broker_id in sorted(known.keys() - found.keys())]
-        news += [
-            f"broker {broker_id} is up (broker epoch {broker.epoch})"
+        up = {
+            broker_id: broker.epoch
             for broker_id, broker in sorted(found.items())
             if broker_id not in known or known[broker_id].epoch != broker.epoch
-        ]
+        }
+        gone = tuple(sorted(known.keys() - found.keys()))
+        changed = BrokersChanged(gone, tuple(up), tuple(up.values()), tuple(sorted(found)))
+        if gone or up:
+            record(log, changed)
         plan = self.context.update_brokers(found)
         with self.publisher.hold_newcomers():
             self.publisher.brokers_changed()
-            await self._write_plan(plan, ", ".join(news))
+            await self._elect(plan, changed.cause)
 
-    async def _write_plan(self, plan: list[PartitionChange], cause: str) -> None:
-        """Write the elections that a broker's failure or start causes, and log what they are."""
+    async def _elect(self, plan: list[PartitionChange], why: str) -> None:
+        """Write the elections that a broker's failure or start causes, and record how long they
+        take until they are written, and until all brokers know."""
         loop = asyncio.get_running_loop()
         start_s = loop.time()
-        await self.writer.carry_out(plan)
-        if cause:
-            took_ms = (loop.time() - start_s) * 1000
-            log.info("%s: %s (%.0f ms)", cause, summary(plan), took_ms)
+        await self.writer.carry_out(plan, why or "a broker has changed")
+        if why:
+            record(log, leaders_elected(plan, why, int((loop.time() - start_s) * 1000)))
+            task = loop.create_task(self._publish(why, start_s))
+            self._tasks.append(task)
+            task.add_done_callback(self._tasks.remove)
+
+    async def _publish(self, why: str, start_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        is_complete = await self.publisher.wait_received(self.publisher.count, _PUBLISH_S)
+        record(log, StatePublished(why, int((loop.time() - start_s) * 1000), is_complete))
 
     async def _check_topics(self) -> None:
         zookeeper, known = self._zookeeper, self.context.machine.topics
@@ -323,7 +341,7 @@ class EventQueue:
             deleted = []
         gone = {*deleted, *(known.keys() - set(names))}
         for name in sorted(known.keys() & gone):
-            log.info("topic %s is deleted", name)
+            record(log, TopicDeleted(name))
             self.writer.remove_topic(name)
         changed, self._changed = self._changed, {}
         unread = [
@@ -334,7 +352,7 @@ class EventQueue:
         except BaseException:
             self._changed = {**changed, **self._changed}
             raise
-        await self.writer.carry_out(plan)
+        await self.writer.carry_out(plan, "the topic's znode has changed")
         for name in deleted:
             await self.topics.delete_znodes(name)
 
@@ -367,7 +385,7 @@ class EventQueue:
             rules = self.context.rules(self.context.topic_znodes[name].overrides)
             if rules != topic.rules:
                 plan += self.context.machine.settings_changed(name, rules)
-        await self.writer.carry_out(plan)
+        await self.writer.carry_out(plan, "its settings have changed")
 
     async def _audit(self) -> None:
         loop = asyncio.get_running_loop()
@@ -375,10 +393,10 @@ class EventQueue:
         plan = self.context.machine.audit()
         self._audit_took_s = loop.time() - began
         if plan:
-            log.info("audit: %s", summary(plan))
+            record(log, leaders_elected(plan, "audit", 0))
         damaged = [name for name, topic in self.context.topic_znodes.items() if topic.damaged]
         plan += await self.writer.reread(damaged)
-        await self.writer.carry_out(plan)
+        await self.writer.carry_out(plan, "audit")
         self.recovery.audit(loop.time())
 
     async def _recover(self) -> None:
@@ -389,7 +407,7 @@ class EventQueue:
 
         async def elect() -> None:
             plan = self.context.machine.logs_read(broker_id, broker_epoch, logs)
-            await self._write_plan(plan, "recovery" if plan else "")
+            await self._elect(plan, "recovery" if plan else "")
 
         if not self.is_closed:
             result: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -402,30 +420,7 @@ class EventQueue:
         plan = self.context.machine.balance(self._settings().leader_imbalance_per_broker_percentage)
         if plan:
             log.info("%d partitions return to their preferred leaders", len(plan))
-        await self.writer.carry_out(plan)
-
-
-def summary(plan: Iterable[PartitionChange]) -> str:
-    """Describe planned changes in the words of an operator: leaders and ISRs."""
-    leaders = leaderless = shrunk = others = 0
-    for change in plan:
-        before, after = change.before, change.after
-        leader = NO_BROKER if before is None else before.leader
-        is_shrunk = before is not None and set(after.isr) < set(before.isr)
-        shrunk += is_shrunk
-        if after.leader != leader:
-            leaders += after.leader != NO_BROKER
-            leaderless += after.leader == NO_BROKER
-        elif not is_shrunk:
-            others += 1
-    counts = (
-        (leaders, "new leader", "new leaders"),
-        (leaderless, "partition without a leader", "partitions without a leader"),
-        (shrunk, "ISR shrunk", "ISRs shrunk"),
-        (others, "other change", "other changes"),
-    )
-    texts = [f"{count} {one if count == 1 else many}" for count, one, many in counts if count]
-    return ", ".join(texts) or "no partition changes"
+        await self.writer.carry_out(plan, "it is the preferred leader")
 
 
 def _fail(call: _Call, error: KafkaError) -> None:

@@ -16,14 +16,16 @@ from random import Random
 from typing import NamedTuple, TypeVar
 
 from hightide.broker.controller.controller_election import ControllerElection
-from hightide.broker.controller.event_queue import Dependencies, EventQueue, summary
+from hightide.broker.controller.event_queue import Dependencies, EventQueue
 from hightide.broker.controller.publisher import Deliver, Sender
 from hightide.broker.controller.recovery import ReadLogs
 from hightide.core.controller.cluster_state import Failures, Partition
 from hightide.core.controller.controller import Controller, Decision, ElectionKind
+from hightide.core.controller.controller_events import leaders_elected
 from hightide.core.controller.placement import place
 from hightide.core.controller.reassignment import target_of
 from hightide.core.partition.state import NO_BROKER, FailureKind, PartitionState
+from hightide.event_log import record
 from hightide.settings import Broker as Settings
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.replication import (
@@ -228,7 +230,9 @@ class ControllerService:
             proposals = _proposals(request)
             decisions = machine.isr_proposed(request.broker_id, request.broker_epoch, proposals)
             await queue.writer.carry_out(
-                [decision.change for decision in decisions.values() if decision.change is not None]
+                [decision.change for decision in decisions.values() if decision.change is not None],
+                f"broker {request.broker_id} asked for it",
+                is_proposed=True,
             )
             return _alter_partition_response(machine, proposals, decisions)
 
@@ -243,13 +247,9 @@ class ControllerService:
 
         async def move_leaders() -> ReportFailuresResponse:
             plan = machine.replicas_failed(request.broker_id, request.broker_epoch, failures)
-            log.info(
-                "broker %d reports %d failed replicas: %s",
-                request.broker_id,
-                len(failures),
-                summary(plan),
-            )
-            await queue.writer.carry_out(plan)
+            why = f"broker {request.broker_id} reports {len(failures)} failed replicas"
+            record(log, leaders_elected(plan, why, 0))
+            await queue.writer.carry_out(plan, why)
             return ReportFailuresResponse()
 
         return await self._call(queue, move_leaders, _BROKER_TIMEOUT_MS)
@@ -263,9 +263,10 @@ class ControllerService:
 
         async def move_leaders() -> ControlledShutdownResponse:
             plan = machine.shutdown_asked(request.broker_id, request.broker_epoch).plan
-            log.info("broker %d shuts down: %s", request.broker_id, summary(plan))
+            why = f"broker {request.broker_id} shuts down"
+            record(log, leaders_elected(plan, why, 0))
             queue.publisher.brokers_changed()
-            await queue.writer.carry_out(plan)
+            await queue.writer.carry_out(plan, why)
             return _remaining_partitions(machine, request.broker_id)
 
         response = await self._call(queue, move_leaders, _BROKER_TIMEOUT_MS)
@@ -285,9 +286,8 @@ class ControllerService:
             await recovery.read(partitions, _LOGS_TIMEOUT_S)
 
         async def elect(queue: EventQueue) -> dict[Partition, Decision]:
-            return await _write_verdicts(
-                queue, queue.context.machine.election_asked(kind, partitions)
-            )
+            decisions = queue.context.machine.election_asked(kind, partitions)
+            return await _write_verdicts(queue, decisions, f"{kind.name.lower()} election asked")
 
         return await self._call_and_publish(elect, timeout_ms)
 
@@ -314,7 +314,8 @@ class ControllerService:
                 if keeps_counts and target is not None and _changes_count(machine, key, target)
             }
             allowed = {key: target for key, target in targets.items() if key not in refused}
-            return refused | await _write_verdicts(queue, machine.reassignment_asked(allowed))
+            decisions = machine.reassignment_asked(allowed)
+            return refused | await _write_verdicts(queue, decisions, "reassignment asked")
 
         return await self._call_and_publish(reassign, timeout_ms)
 
@@ -329,13 +330,13 @@ class ControllerService:
 
 
 async def _write_verdicts(
-    queue: EventQueue, decisions: Mapping[Partition, Decision]
+    queue: EventQueue, decisions: Mapping[Partition, Decision], why: str
 ) -> dict[Partition, Decision]:
     """Write the changes that the verdicts hold; return the verdicts, with errors for failures."""
     changes = {
         key: decision.change for key, decision in decisions.items() if decision.change is not None
     }
-    await queue.writer.carry_out(changes.values())
+    await queue.writer.carry_out(changes.values(), why)
     unwritten = Decision(
         ErrorCode.UNKNOWN_SERVER_ERROR, detail="the change was not written to ZooKeeper"
     )

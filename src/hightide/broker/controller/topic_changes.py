@@ -21,7 +21,13 @@ from hightide.broker.controller.znode_reader import ZnodeReader
 from hightide.broker.controller.znode_writer import CHANGES_PER_MULTI, ZnodeWriter
 from hightide.broker.membership.watch_loop import in_groups
 from hightide.core.controller import leader_election as rules
+from hightide.core.controller.controller_events import (
+    PartitionsAdded,
+    TopicCreated,
+    TopicDeleted,
+)
 from hightide.core.partition.state import PartitionState
+from hightide.event_log import record
 from hightide.settings import Broker as Settings
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.zookeeper import znodes
@@ -146,8 +152,8 @@ class TopicChanges:
             name, topic.topic_id, topic.assignment, 0, states, new_partitions, {}, topic.overrides
         )
         plan = self._writer.publish(self._context.update_topic(found))
-        log.info("created topic %s with %d partitions", name, len(topic.partitions))
-        await self._writer.carry_out(plan)
+        record(log, TopicCreated(name, str(topic.topic_id), len(topic.partitions)))
+        await self._writer.carry_out(plan, "the topic is new")
         return topic.topic_id
 
     def _first_states(self, topic: _NewTopic) -> dict[int, PartitionState]:
@@ -175,7 +181,7 @@ class TopicChanges:
         known = self._context.machine.topics.get(topic.name)
         if known is not None and known.id == topic.topic_id:
             return True
-        await self._writer.carry_out(plan)  # another party's topic has that name
+        await self._writer.carry_out(plan, "another party's topic has that name")
         return False
 
     async def add_partitions(self, name: str, assignment: Assignment) -> None:
@@ -194,7 +200,7 @@ class TopicChanges:
         try:
             await self._election.fenced([SetData(path, grown.encode(), topic_znodes.version)])
         except (MultiFailed, ConnectionLoss) as failure:
-            await self._writer.carry_out(await self._writer.reread([name]))
+            await self._writer.carry_out(await self._writer.reread([name]), "new partitions")
             found = self._context.topic_znodes.get(name)
             if found is None or found.assignment != grown:
                 if isinstance(failure, MultiFailed):
@@ -213,8 +219,8 @@ class TopicChanges:
             dict(topic_znodes.overrides),
         )
         plan = self._writer.publish(self._context.update_topic(found_topic))
-        log.info("topic %s now has %d partitions", name, len(grown.partitions))
-        await self._writer.carry_out(plan)
+        record(log, PartitionsAdded(name, had, len(grown.partitions)))
+        await self._writer.carry_out(plan, "new partitions")
 
     # -- deletion --------------------------------------------------------------------------
 
@@ -229,7 +235,7 @@ class TopicChanges:
             if not isinstance(failed.cause, NodeExists):
                 raise
         self._writer.remove_topic(name)
-        log.info("deleted topic %s", name)
+        record(log, TopicDeleted(name))
         try:
             await self.delete_znodes(name)
         except ConnectionLoss as failure:

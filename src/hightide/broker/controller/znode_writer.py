@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from hightide.broker.controller.context import ControllerContext, TopicUpdate, encode_state
@@ -23,8 +24,10 @@ from hightide.broker.controller.znode_reader import ZnodeReader
 from hightide.broker.membership.watch_loop import in_groups
 from hightide.client.retry import Backoff
 from hightide.core.controller.controller import PartitionChange
+from hightide.core.controller.controller_events import UncleanLeaderElected, events_of
 from hightide.core.controller.leader_election import RecoveryStrategy
 from hightide.core.partition.state import PartitionState
+from hightide.event_log import record
 from hightide.zookeeper import znodes
 from hightide.zookeeper.interface import ZooKeeper
 from hightide.zookeeper.node import Stat
@@ -45,6 +48,8 @@ _ASSIGNMENT_BYTES = 400_000
 _PARTITION_BYTES = 60
 _PAUSE_S = 0.2
 _TRIES = 3
+_LOGGED_EVENTS = 20
+"""The failure of a broker may change thousands of partitions; the ring has all of them."""
 
 
 class _Write(NamedTuple):
@@ -53,6 +58,15 @@ class _Write(NamedTuple):
     operation: Operation
     topic: str
     change: PartitionChange | None
+
+
+@dataclass(slots=True)
+class _Cause:
+    """Why a plan is carried out."""
+
+    why: str
+    is_proposed: bool = False
+    events: int = 0
 
 
 class ZnodeWriter:
@@ -74,14 +88,20 @@ class ZnodeWriter:
         self._publisher = publisher
         self._on_unclean = on_unclean
 
-    async def carry_out(self, plan: Iterable[PartitionChange]) -> None:
-        """Write a plan and all follow-up changes.  Raises NotController."""
+    async def carry_out(
+        self, plan: Iterable[PartitionChange], why: str, *, is_proposed: bool = False
+    ) -> None:
+        """Write a plan and all follow-up changes.  Raises NotController.
+
+        `why` is the cause of the plan, for events; `is_proposed`: leaders asked for these ISRs.
+        """
+        cause = _Cause(why, is_proposed)
         pending = deque(plan)
         limit = CHANGES_PER_MULTI
         failures_by_topic: Counter[str] = Counter()
         while batch := self._batch(pending, limit):
             try:
-                pending.extend(await self._write(batch))
+                pending.extend(await self._write(batch, cause))
                 limit = CHANGES_PER_MULTI
             except NotController:
                 raise
@@ -124,7 +144,9 @@ class ZnodeWriter:
 
     # -- one multi -------------------------------------------------------------------------
 
-    async def _write(self, batch: Sequence[PartitionChange]) -> list[PartitionChange]:
+    async def _write(
+        self, batch: Sequence[PartitionChange], cause: _Cause
+    ) -> list[PartitionChange]:
         writes = [
             *self._assignments(batch),
             *await self._parent_znodes_of_new(batch),
@@ -138,7 +160,7 @@ class ZnodeWriter:
         for write, result in zip(writes, results, strict=True):
             version = result.version if isinstance(result, Stat) else 0
             if write.change is not None:
-                follow_up += self._written(write.change, version)
+                follow_up += self._written(write.change, version, cause)
             elif isinstance(write.operation, SetData):
                 topic_znodes = self._context.topic_znodes[write.topic]
                 path = znodes.topic_path(write.topic)
@@ -147,43 +169,19 @@ class ZnodeWriter:
                 topic_znodes.version = version
         return follow_up
 
-    def _written(self, change: PartitionChange, version: int) -> list[PartitionChange]:
+    def _written(
+        self, change: PartitionChange, version: int, cause: _Cause
+    ) -> list[PartitionChange]:
+        topic = self._context.machine.topics.get(change.topic)
         follow_up = self._context.machine.changed(change, version)
         self._publisher.changed((change.topic, change.index))
-        before, after = change.before, change.after
-        recovered = after.recovery_epoch > (-1 if before is None else before.recovery_epoch)
-        # With a single replica there is no other candidate, so this is no unclean election.
-        if recovered and before is not None and len(after.replicas) > 1:
-            self._report_recovery(change.topic, change.index, before, after)
+        strategy = RecoveryStrategy.NONE if topic is None else topic.rules.strategy
+        for event in events_of(change, cause.why, strategy, is_proposed=cause.is_proposed):
+            cause.events += 1
+            record(log, event, is_logged=cause.events <= _LOGGED_EVENTS)
+            if isinstance(event, UncleanLeaderElected):
+                self._on_unclean()
         return follow_up
-
-    def _report_recovery(
-        self, topic: str, index: int, before: PartitionState, after: PartitionState
-    ) -> None:
-        rules = self._context.machine.topics[topic].rules
-        if rules.strategy is RecoveryStrategy.BALANCED and after.leader in before.last_known_elr:
-            log.warning(
-                "%s-%d is recovered: all members of its last ISR and ELR, %s, may have lost"
-                " records; broker %d leads in leader epoch %d, because its log is the longest",
-                topic,
-                index,
-                list(before.last_known_elr),
-                after.leader,
-                after.leader_epoch,
-            )
-            return
-        self._on_unclean()
-        log.error(
-            "UNCLEAN ELECTION: broker %d leads %s-%d in leader epoch %d and may lack committed"
-            " records; the ELR was %s, the last known ELR %s, the last leader %d",
-            after.leader,
-            topic,
-            index,
-            after.leader_epoch,
-            list(before.elr),
-            list(before.last_known_elr),
-            before.last_known_leader,
-        )
 
     def _state_write(self, change: PartitionChange) -> _Write:
         path = znodes.partition_state_path(change.topic, change.index)

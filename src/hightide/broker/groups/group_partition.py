@@ -31,6 +31,7 @@ from hightide.core.groups.group_coordinator import GroupCoordinator
 from hightide.core.groups.group_rules import Rules
 from hightide.core.groups.turn import NO_PRODUCER, Outcome, Ticket, Write
 from hightide.core.transactions.verification import VerificationGuard
+from hightide.event_log import record
 from hightide.wire.batch import BatchHeader, records
 from hightide.wire.compression import Codec
 from hightide.wire.control import ControlType, parse_marker
@@ -135,6 +136,11 @@ class GroupPartition:
     def _name(self) -> str:
         return f"{self.coordinator_log.replica.topic}-{self.coordinator_log.replica.partition}"
 
+    @property
+    def pending_count(self) -> int:
+        """The requests that wait for their response."""
+        return len(self._pending)
+
     def now_ms(self) -> int:
         return int(self._began_ms + self._loop.time() * 1000)
 
@@ -232,6 +238,8 @@ class GroupPartition:
         self.notify(lambda coordinator, now_ms: coordinator.topic_deleted(topic, now_ms))
 
     def _carry_out(self, outcome: Outcome, now_ms: int) -> None:
+        for event in outcome.events:
+            record(log, event)
         for ticket, response in outcome.answers:
             self._answered(ticket, response)
         if outcome.writes:

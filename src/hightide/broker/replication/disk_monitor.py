@@ -24,8 +24,9 @@ from hightide.broker.replication.replica import Replica
 from hightide.broker.replication.replica_fetcher import ReplicaFetchers
 from hightide.broker.replication.replica_manager import ReplicaManager
 from hightide.core.partition.state import FailureKind
+from hightide.event_log import record
 from hightide.log.disk import Disk, DiskFailed
-from hightide.log.disk_state import DiskState, DiskStatus
+from hightide.log.disk_state import DiskChanged, DiskState, DiskStatus
 from hightide.log.log import Log
 from hightide.log.log_manager import LogManager
 from hightide.log.reopen import reopen
@@ -96,6 +97,14 @@ class DiskMonitor:
         self._has_work = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         log_manager.on_disk_failure = self.disk_failed
+
+    def statuses(self) -> list[tuple[Disk, DiskStatus]]:
+        """Return the disks, and what can be done with each."""
+        return [(watched.disk, watched.applied) for watched in self._disks.values()]
+
+    @property
+    def failed_count(self) -> int:
+        return sum(status is DiskStatus.FAILED for _, status in self.statuses())
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -173,13 +182,9 @@ class DiskMonitor:
 
     def _apply(self, watched: WatchedDisk) -> None:
         """Carry out what the state of a disk means for its logs and replicas."""
-        status, name = watched.state.status, watched.disk.name
+        status = watched.state.status
         if status is not watched.applied:
-            if status is DiskStatus.WORKS:
-                log.info("the disk of %s works again", name)
-            else:
-                word = "is full" if status is DiskStatus.FULL else "has failed"
-                log.error("the disk of %s %s: %s", name, word, watched.state.why)
+            record(log, DiskChanged(watched.disk.name, status, watched.state.why))
         before, watched.applied = watched.applied, status
         match status:
             case DiskStatus.FULL:

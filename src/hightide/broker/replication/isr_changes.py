@@ -44,6 +44,7 @@ class IsrChanges:
         self._pending: dict[Replica, Proposal] = {}
         self._task: asyncio.Task[None] | None = None
         self._is_failing = False
+        self.refused_count = 0
 
     def propose(self, replica: Replica, proposal: Proposal) -> None:
         self._pending[replica] = proposal
@@ -116,6 +117,7 @@ class IsrChanges:
     def _refused(self, replica: Replica, proposal: Proposal) -> None:
         """Tell the leader, but not at once: it may propose the same replica with its next fetch,
         and a replica that is being repaired is refused for a long time."""
+        self.refused_count += 1
         self._pending.pop(replica, None)
         asyncio.get_running_loop().call_later(_RETRY_S, replica.refused, proposal)
 

@@ -131,6 +131,7 @@ class DelayedBatch:
                 context.correlation_id, base_offset, time_ms, log_start_offset
             )
         else:
+            slot.counts.failed(code)
             results = [(self._topic.encode(), [_failed(result, code)])]
             response = hot.encode(context.correlation_id, context.version, results)
         context.connection.complete(slot, response)
@@ -170,6 +171,9 @@ class DelayedProduce:
         self._incomplete -= 1
         if self._incomplete == 0 and self._slot is not None:
             slot, context = self._slot, self._context
+            for partition in self._partitions:
+                if partition.code:
+                    slot.counts.failed(partition.code)
             self._cancel()
             response = hot.encode(context.correlation_id, context.version, self._final_results())
             context.connection.complete(slot, response)
@@ -367,6 +371,17 @@ class PartitionPurgatory:
         self._write_count = 0
         self._stable_offset = 0
         self.purgatory = purgatory
+
+    @property
+    def write_count(self) -> int:
+        """The writes that wait, with those that have timed out and are not removed yet."""
+        return len(self._commits) + len(self._flushes)
+
+    def waiting_fetches(self) -> set[int]:
+        """The identities of the fetches that wait here; a fetch may wait on many partitions."""
+        followers = (session.delayed for session in self.followers)
+        parked = {id(fetch) for fetch in followers if fetch.is_parked}
+        return parked.union(map(id, self.consumers), map(id, self.stable_consumers))
 
     # -- writes ----------------------------------------------------------------------------
 

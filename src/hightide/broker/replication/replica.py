@@ -19,12 +19,20 @@ from hightide.broker.replication.purgatory import ENOUGH_BYTES, PartitionPurgato
 from hightide.client.broker_connection import CODES
 from hightide.core.metadata.topic_names import INTERNAL_TOPICS
 from hightide.core.partition.fetch_session import TopicPartition
-from hightide.core.partition.follower import Action, FetchPosition, Follower, Step
+from hightide.core.partition.follower import (
+    Action,
+    FetchPosition,
+    Follower,
+    LogTruncated,
+    RecordsLost,
+    Step,
+)
 from hightide.core.partition.isr import Proposal
 from hightide.core.partition.leader import Changes, Leader
-from hightide.core.partition.state import PartitionState
+from hightide.core.partition.state import FirstWrite, PartitionState, Role, RoleChanged
 from hightide.core.transactions.transaction import Producer
 from hightide.core.transactions.verification import VerificationGuard
+from hightide.event_log import record
 from hightide.log.batch_validation import CheckedBatch
 from hightide.log.log import Log
 from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
@@ -46,6 +54,7 @@ class Replica:
     """A partition on this broker."""
 
     __slots__ = (
+        "_led_since_ms",
         "_manager",
         "_reported_ms",
         "coordinator_log",
@@ -63,6 +72,7 @@ class Replica:
         "state",
         "topic",
         "topic_id",
+        "traffic",
     )
 
     def __init__(
@@ -74,6 +84,7 @@ class Replica:
         self.key: TopicPartition = (topic_id.bytes, log.partition)
         self.log = log
         self.purgatory = PartitionPurgatory(manager.purgatory, self.key, log)
+        self.traffic = manager.traffic.replica_added(log.topic)
         self.is_internal = log.topic in INTERNAL_TOPICS
         self.state: PartitionState | None = None
         self.leader: Leader | None = None
@@ -86,6 +97,8 @@ class Replica:
         # Committed records that were truncated, with no election that explains it.
         self.lost_records = 0
         self._reported_ms = 0
+        # Until the first write of a leader that took over from another one; else 0.
+        self._led_since_ms = 0
         self._manager = manager
         # Records before the log start were committed; records behind the log end cannot be shown.
         self.high_watermark = min(max(high_watermark, log.start_offset), log.end_offset)
@@ -124,6 +137,7 @@ class Replica:
             shutting_down=shutting_down,
             now_ms=now_ms,
         )
+        self._led_since_ms = now_ms if state.leader_epoch > 0 else 0
         self._begin_role(state)
         if leader.high_watermark > self.high_watermark:
             self._committed(leader, leader.high_watermark)
@@ -143,6 +157,9 @@ class Replica:
         self.state = state
         if state is not None:
             self.leader_epoch = state.leader_epoch
+            role = Role.LEADS if self.leader else Role.FOLLOWS if self.follower else Role.WAITS
+            where = (self.topic, self.partition)
+            record(log, RoleChanged(*where, role, state.leader, state.leader_epoch))
         # Parked fetches wait for a role that has ended.
         self.purgatory.wake_all()
         self._manager.on_change()
@@ -166,6 +183,9 @@ class Replica:
         """The controller has published another state in the same leader epoch."""
         self.state = state
         if self.leader is not None:
+            event = self.leader.isr_event(self.topic, self.partition, state)
+            if event is not None:
+                record(log, event)
             self._follow_up(self.leader.published(state))
         elif self.follower is not None:
             self.follower.published(state)
@@ -252,6 +272,8 @@ class Replica:
         leader = self.leader
         if leader is None or end_offset <= leader.end_offset:
             return
+        if self._led_since_ms:
+            self._written_first()
         purgatory = self.purgatory
         purgatory.uncommitted_bytes += byte_count
         if purgatory.followers:
@@ -259,6 +281,11 @@ class Replica:
         high_watermark = leader.appended(end_offset)
         if high_watermark >= 0:
             self._committed(leader, high_watermark)
+
+    def _written_first(self) -> None:
+        after_ms = self._manager.now_ms() - self._led_since_ms
+        self._led_since_ms = 0
+        record(log, FirstWrite(self.topic, self.partition, self.leader_epoch, after_ms))
 
     def delete_records(self, before_offset: int) -> None:
         """Delete the records before an offset; followers learn the new log start soon."""
@@ -377,6 +404,7 @@ class Replica:
             # A leader that has lost its role may have truncated its log while its response was
             # sent, and copied records of its successor: nothing newer than this epoch is appended.
             self.log.append_fetched(received.records, now_ms, follower.state.leader_epoch)
+            self._manager.traffic.replication_bytes_in += len(received.records)
         moved = follower.appended(received.high_watermark, received.log_start_offset)
         if moved.high_watermark is not None:
             self._set_high_watermark(moved.high_watermark)
@@ -386,7 +414,7 @@ class Replica:
         return step
 
     def _truncate(self, follower: Follower, step: Step, now_ms: int) -> None:
-        before = self.log.end_offset
+        before, high_watermark = self.log.end_offset, follower.high_watermark
         if step.lost:
             self._report_loss(follower, step)
         try:
@@ -403,15 +431,11 @@ class Replica:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(damage)) from damage
         follower.truncated()
         self._set_high_watermark(follower.high_watermark)
-        log.info(
-            "%s-%d: truncated from offset %d to %d, where it diverges from the log of broker %d,"
-            " the leader in epoch %d",
-            self.topic,
-            self.partition,
-            before,
-            self.log.end_offset,
-            follower.state.leader,
-            follower.state.leader_epoch,
+        offsets = (before, self.log.end_offset, high_watermark)
+        state = follower.state
+        record(
+            log,
+            LogTruncated(self.topic, self.partition, *offsets, state.leader, state.leader_epoch),
         )
 
     def _report_loss(self, follower: Follower, step: Step) -> None:
@@ -427,10 +451,7 @@ class Replica:
                 "no unclean election explains this: look for a disk of the leader that lost data,"
                 " or for a log directory that was deleted or restored"
             )
-        log.error(
-            "%s-%d: %d committed records are lost, at offsets %d to %d: the leader, broker %d in"
-            " leader epoch %d, does not have them; this replica truncates its log to the leader's."
-            " Reason: %s",
+        lost = RecordsLost(
             self.topic,
             self.partition,
             step.lost,
@@ -440,6 +461,7 @@ class Replica:
             state.leader_epoch,
             reason,
         )
+        record(log, lost)
 
     def reopened(self, opened: Log) -> None:
         """The log has been opened again after a failure, while this replica did not lead."""

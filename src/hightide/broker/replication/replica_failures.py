@@ -24,7 +24,9 @@ from typing import TYPE_CHECKING
 
 from hightide.client.broker_connection import ConnectionFailed
 from hightide.client.retry import Backoff
+from hightide.core.events import Event, Severity, partition_name
 from hightide.core.partition.state import FailureKind
+from hightide.event_log import record
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.replication import (
     FailedPartition,
@@ -53,6 +55,41 @@ class ReplicaFailure:
     why: str
     is_copying: bool = False
     """The damaged part is dropped, and copied from the leader."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFailed(Event):
+    """A replica on this broker cannot be served as it should."""
+
+    topic: str
+    partition: int
+    failure: FailureKind
+    why: str
+
+    @property
+    def level(self) -> Severity:
+        """The monitor of the disks logs a full disk once, and not for each replica on it."""
+        return Severity.DEBUG if self.failure is FailureKind.FULL else Severity.ERROR
+
+    def __str__(self) -> str:
+        name = partition_name(self.topic, self.partition)
+        return f"{name} is {self.failure.name.lower()}: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaRecovered(Event):
+    """A replica that had failed can be read and written again."""
+
+    topic: str
+    partition: int
+    failure: FailureKind
+
+    @property
+    def level(self) -> Severity:
+        return Severity.DEBUG if self.failure is FailureKind.FULL else Severity.INFO
+
+    def __str__(self) -> str:
+        return f"{partition_name(self.topic, self.partition)} works again"
 
 
 class ReplicaFailures:
@@ -85,9 +122,7 @@ class ReplicaFailures:
         before = replica.failure
         if before is not None and before.kind is kind:
             return
-        # The monitor of the disks logs a full disk once, and not for each replica on it.
-        level = logging.DEBUG if kind is FailureKind.FULL else logging.ERROR
-        log.log(level, "%s-%d is %s: %s", replica.topic, replica.partition, kind.name.lower(), why)
+        record(log, ReplicaFailed(replica.topic, replica.partition, kind, why))
         replica.failure = ReplicaFailure(kind, why)
         self._failed[replica] = None
         self._changed(replica)
@@ -102,8 +137,8 @@ class ReplicaFailures:
     def recovered(self, replica: Replica) -> None:
         """The replica can be read and written, and has no damaged records."""
         if replica.failure is not None:
-            level = logging.DEBUG if replica.failure.kind is FailureKind.FULL else logging.INFO
-            log.log(level, "%s-%d works again", replica.topic, replica.partition)
+            kind = replica.failure.kind
+            record(log, ReplicaRecovered(replica.topic, replica.partition, kind))
             replica.failure = None
             self._failed.pop(replica, None)
             self._changed(replica)

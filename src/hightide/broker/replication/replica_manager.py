@@ -13,15 +13,21 @@ Its seven duties, and where each of them is:
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Set
 
+from hightide.broker.metrics.counters import Traffic
 from hightide.broker.replication.purgatory import Purgatory
 from hightide.broker.replication.replica import Replica
 from hightide.broker.replication.replica_failures import ReplicaFailures
 from hightide.core.partition.fetch_session import TopicPartition
 from hightide.core.partition.isr import Proposal
+from hightide.core.partition.stall import StallWatch
+from hightide.event_log import record
 from hightide.log.log import Log
+
+log = logging.getLogger(__name__)
 
 
 class ReplicaManager:
@@ -31,7 +37,9 @@ class ReplicaManager:
         self.by_name: dict[TopicPartition, Replica] = {}
         self.by_id: dict[TopicPartition, Replica] = {}
         self.purgatory = Purgatory()
+        self.traffic = Traffic()
         self.failures = ReplicaFailures()
+        self._stall_watch = StallWatch()
         self.on_change: Callable[[], None] = lambda: None
         """Replicas or roles have changed.  Produce forgets the request shapes that it knows."""
         self.on_log: Callable[[Replica], None] = lambda _replica: None
@@ -41,6 +49,8 @@ class ReplicaManager:
         self.on_proposal: Callable[[Replica, Proposal], None] = lambda _replica, _proposal: None
         self.in_doubt: Callable[[], bool] = lambda: False
         """Whether other brokers may have been elected in place of this one (`contact.py`)."""
+        self.now_ms: Callable[[], int] = lambda: 0
+        """The clock that never goes back, in milliseconds."""
         self.since_ms: Callable[[], int] = lambda: 0
         """A session timeout ago, in milliseconds of the clock that never goes back."""
 
@@ -57,6 +67,7 @@ class ReplicaManager:
         del self.by_name[replica.topic.encode(), replica.partition]
         del self.by_id[replica.topic_id.bytes, replica.partition]
         replica.rest(None)
+        self.traffic.replica_removed(replica.topic)
         self.failures.removed(replica)
 
     def get(self, topic: bytes, partition: int) -> Replica | None:
@@ -72,6 +83,16 @@ class ReplicaManager:
         """Propose to remove followers that are late from their ISRs."""
         for replica in self:
             replica.tick(now_ms)
+
+    def check_high_watermarks(self, now_ms: int) -> None:
+        """Record the high watermarks that stand still, and those that move again."""
+        leaders = (
+            ((replica.topic, replica.partition), replica.leader)
+            for replica in self
+            if replica.leader is not None
+        )
+        for event in self._stall_watch.look(leaders, now_ms):
+            record(log, event)
 
     def brokers_changed(self, live: Mapping[int, int], shutting_down: Set[int]) -> None:
         """Other brokers are alive (by their broker epochs), or shutting down."""

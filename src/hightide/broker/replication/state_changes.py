@@ -168,6 +168,11 @@ class StateChanges:
                 why,
             )
 
+    @property
+    def not_taken(self) -> list[str]:
+        """The partitions whose role could not be taken yet."""
+        return [f"{role.topic}-{role.index}" for role in self._failed.values()]
+
     async def retry(self) -> None:
         """Retry roles that failed, and decide about logs whose topic may have been deleted."""
         async with self._lock:

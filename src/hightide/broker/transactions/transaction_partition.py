@@ -25,7 +25,9 @@ from hightide.core.transactions.transaction_coordinator import (
     Limits,
     TransactionCoordinator,
     Write,
+    abort_of,
 )
+from hightide.event_log import record
 from hightide.wire.batch import BatchHeader, build, records
 from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
 from hightide.wire.records.transaction_state import (
@@ -116,15 +118,15 @@ class TransactionPartition:
     def _replay(self, header: BatchHeader, view: memoryview) -> None:
         if header.is_control:
             return
-        for record in records(view):
+        for found in records(view):
             try:
-                transactional_id = None if record.key is None else decode_key(record.key)
+                transactional_id = None if found.key is None else decode_key(found.key)
                 if transactional_id is not None:
-                    value = None if record.value is None else decode_value(record.value)
+                    value = None if found.value is None else decode_value(found.value)
                     known = None if value is None else Transaction.of(value)
                     self.coordinator.apply(transactional_id, known)
             except Corrupt as damage:
-                log.error("%s: skipped offset %d: %s", self._name, record.offset, damage)
+                log.error("%s: skipped offset %d: %s", self._name, found.offset, damage)
 
     def _finish_loading(self) -> None:
         """Complete the transactions that the last coordinator was ending."""
@@ -201,6 +203,8 @@ class TransactionPartition:
 
     def _written(self, write: Write) -> None:
         changes = self.coordinator.written(write, self._now_ms())
+        if (event := abort_of(write)) is not None:
+            record(log, event)
         self._answer(write, changes)
         self._follow(changes)
         if self._watchers:

@@ -570,7 +570,7 @@ class GroupCoordinator:
             self._in_flight[write] = None
         for group_id in group_ids:
             self._forget_if_unused(group_id)
-        return Outcome(turn.answers, turn.writes)
+        return Outcome(turn.answers, turn.writes, turn.events)
 
     def _apply_offset(
         self, key: OffsetCommitKey, value: Any, record_offset: int, producer_id: int

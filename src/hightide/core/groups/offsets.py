@@ -74,6 +74,10 @@ class Offsets:
         """Return the committed offsets of a group.  The caller must not change the mapping."""
         return self._committed.get(group_id, {})
 
+    def groups(self) -> list[str]:
+        """Return the groups with committed offsets."""
+        return list(self._committed)
+
     def is_in_transaction(self, group_id: str) -> bool:
         return any(group_id in groups for groups in self._transactional.values())
 

@@ -9,10 +9,11 @@ that depends on a write is not in this outcome: the call to `written` returns it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from hightide.core.events import Event
 from hightide.core.groups.deadlines import Deadlines
 from hightide.core.groups.group_rules import Rules
 from hightide.wire.errors import ErrorCode
@@ -58,12 +59,14 @@ class Outcome(NamedTuple):
 
     answers: list[Answer]
     writes: list[Write]
+    events: Sequence[Event] = ()
+    """To record."""
 
 
 class Turn:
     """The answers and writes collected while one fact is handled."""
 
-    __slots__ = ("answers", "deadlines", "now_ms", "rules", "writes")
+    __slots__ = ("answers", "deadlines", "events", "now_ms", "rules", "writes")
 
     def __init__(self, now_ms: int, rules: Rules, deadlines: Deadlines) -> None:
         self.now_ms = now_ms
@@ -71,6 +74,7 @@ class Turn:
         self.deadlines = deadlines
         self.answers: list[Answer] = []
         self.writes: list[Write] = []
+        self.events: list[Event] = []
 
     def answer(self, ticket: Ticket, response: Any) -> None:
         self.answers.append(Answer(ticket, response))

@@ -29,9 +29,11 @@ this program, and the simulator takes it for a violation.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum, auto
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
+from hightide.core.events import Event, Severity, partition_name
 from hightide.core.partition.state import PartitionState
 from hightide.wire.errors import ErrorCode
 
@@ -123,6 +125,56 @@ def divergence(
     if epoch < last_fetched_epoch or epoch_end < fetch_offset:
         return epoch, epoch_end
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class LogTruncated(Event):
+    """A follower has dropped the end of its log, where it diverged from the leader's."""
+
+    severity: ClassVar[Severity] = Severity.INFO
+    topic: str
+    partition: int
+    before: int
+    """The log end offset before."""
+    end_offset: int
+    high_watermark: int
+    leader: int
+    leader_epoch: int
+
+    def __str__(self) -> str:
+        text = (
+            f"{partition_name(self.topic, self.partition)}: truncated from offset {self.before} to"
+            f" {self.end_offset}, where it diverges from the log of broker {self.leader}, the"
+            f" leader in epoch {self.leader_epoch}"
+        )
+        if self.high_watermark > self.end_offset:
+            return text
+        return (
+            f"{text}; what is dropped was not committed, above high watermark {self.high_watermark}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsLost(Event):
+    """The leader lacks records that this replica knows to be committed."""
+
+    severity: ClassVar[Severity] = Severity.ERROR
+    topic: str
+    partition: int
+    count: int
+    first_offset: int
+    last_offset: int
+    leader: int
+    leader_epoch: int
+    why: str
+
+    def __str__(self) -> str:
+        return (
+            f"{partition_name(self.topic, self.partition)}: {self.count} committed records are"
+            f" lost, at offsets {self.first_offset} to {self.last_offset}: the leader, broker"
+            f" {self.leader} in leader epoch {self.leader_epoch}, does not have them; this replica"
+            f" truncates its log to the leader's. Reason: {self.why}"
+        )
 
 
 class Follower:

@@ -48,6 +48,17 @@ class Progress:
     lag_ms: int | None
     """Time since it was caught up; None if it never was in this leader epoch."""
 
+    @property
+    def lag(self) -> str:
+        """How far it is behind, for a sentence that begins with the replica."""
+        if self.standing in (Standing.NOT_ALIVE, Standing.SHUTTING_DOWN):
+            return str(self.standing.value)
+        if self.lag_records is None:
+            return "has not fetched in this leader epoch"
+        records = "1 record" if self.lag_records == 1 else f"{self.lag_records} records"
+        ms = "" if self.lag_ms is None else f" and was last caught up {self.lag_ms} ms ago"
+        return f"is {records} behind{ms}"
+
 
 class RemoteReplica:
     """One follower, as its leader knows it in one leader epoch."""

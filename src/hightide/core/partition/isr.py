@@ -21,8 +21,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
+from typing import ClassVar
 
-from hightide.core.partition.follower_progress import RemoteReplica
+from hightide.core.events import Event, Severity, brokers, partition_name
+from hightide.core.partition.follower_progress import Progress, RemoteReplica
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,59 @@ class Proposal:
     leader_epoch: int
     partition_epoch: int
     """The decision it builds upon; any newer one voids the proposal."""
+
+
+@dataclass(frozen=True, slots=True)
+class IsrShrunk(Event):
+    """Replicas have left the ISR."""
+
+    severity: ClassVar[Severity] = Severity.WARNING
+    topic: str
+    partition: int
+    removed: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int
+    why: str
+
+    def __str__(self) -> str:
+        name = partition_name(self.topic, self.partition)
+        verb = "leaves" if len(self.removed) == 1 else "leave"
+        left = f"which leaves {brokers(self.isr)}" if self.isr else "which is empty now"
+        return f"{name}: {brokers(self.removed)} {verb} the ISR, {left}: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class IsrGrown(Event):
+    """Replicas have joined the ISR."""
+
+    topic: str
+    partition: int
+    added: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int
+    why: str
+
+    def __str__(self) -> str:
+        name = partition_name(self.topic, self.partition)
+        verb = "joins" if len(self.added) == 1 else "join"
+        return f"{name}: {brokers(self.added)} {verb} the ISR, now {brokers(self.isr)}: {self.why}"
+
+
+def isr_event(
+    topic: str,
+    partition: int,
+    before: tuple[int, ...],
+    after: tuple[int, ...],
+    leader: int,
+    progress: Mapping[int, Progress],
+) -> Event | None:
+    """Return the event of an ISR that its leader proposed."""
+    removed = tuple(member for member in before if member not in after)
+    added = tuple(member for member in after if member not in before)
+    if removed:
+        why = "; ".join(f"replica {member} {progress[member].lag}" for member in removed)
+        return IsrShrunk(topic, partition, removed, after, leader, why)
+    return IsrGrown(topic, partition, added, after, leader, "caught up") if added else None
 
 
 class IsrRules:

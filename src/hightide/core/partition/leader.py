@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from typing import NamedTuple
 
+from hightide.core.events import Event
 from hightide.core.partition.follower_progress import (
     NEVER,
     UNKNOWN_BROKER_EPOCH,
@@ -25,7 +26,7 @@ from hightide.core.partition.follower_progress import (
     Standing,
 )
 from hightide.core.partition.high_watermark import commit_offset, is_under_min_isr, maximal_isr
-from hightide.core.partition.isr import IsrRules, Proposal
+from hightide.core.partition.isr import IsrRules, Proposal, isr_event
 from hightide.core.partition.state import PartitionState, effective_min_isr
 from hightide.wire.errors import ErrorCode
 
@@ -332,6 +333,37 @@ class Leader:
             return Progress(replica, Standing.LEADER, self.end_offset, 0, 0)
         follower = self._followers[replica]
         return follower.progress(self._standing(follower), self.end_offset, now_ms)
+
+    def isr_event(self, topic: str, partition: int, decided: PartitionState) -> Event | None:
+        """Return the event of a decision that accepts this leader's proposal, before `published`.
+
+        Any other change of the ISR is the controller's own, which records it.
+        """
+        proposal = self.proposal
+        if proposal is None or set(decided.isr) != set(proposal.isr):
+            return None
+        before, now_ms = self.state.isr, self._now_ms
+        progress = {
+            member: self.progress(member, now_ms) for member in before if member in self._followers
+        }
+        return isr_event(topic, partition, before, decided.isr, self.broker_id, progress)
+
+    def held_back(self, now_ms: int) -> tuple[tuple[int, ...], str]:
+        """Return which replicas hold the high watermark back, and why."""
+        if self.is_under_min_isr:
+            needed = effective_min_isr(self._min_isr, self.state.replicas)
+            missing = tuple(r for r in self.state.replicas if r not in self.state.isr)
+            return missing, (
+                f"the ISR has {len(self.state.isr)} of the {needed} replicas that"
+                " min.insync.replicas needs"
+            )
+        slow = tuple(
+            follower.id
+            for follower in self._remotes
+            if follower.is_counted and follower.end_offset <= self.high_watermark
+        )
+        texts = (f"replica {member} {self.progress(member, now_ms).lag}" for member in slow)
+        return slow, "; ".join(texts) or "the leader's disk has not confirmed them"
 
     def _standing(self, follower: RemoteReplica) -> Standing:
         live = self._rules.live

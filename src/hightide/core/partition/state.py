@@ -14,7 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import Enum, IntEnum
+from typing import ClassVar
+
+from hightide.core.events import Event, Severity, partition_name
 
 NO_BROKER = -1
 """The broker id that stands for no leader, or no controller."""
@@ -30,6 +33,52 @@ class FailureKind(IntEnum):
     log of a broker that is down."""
     DAMAGED = 3
     """Records of the log are damaged or missing, so it has to be copied from another replica."""
+
+
+class Role(Enum):
+    """What a replica does."""
+
+    LEADS = "leads"
+    FOLLOWS = "follows"
+    WAITS = "waits"
+    """There is no leader, or the replica cannot be served yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoleChanged(Event):
+    """A replica on this broker has another role, or the same in another leader epoch."""
+
+    severity: ClassVar[Severity] = Severity.DEBUG
+    topic: str
+    partition: int
+    role: Role
+    leader: int
+    leader_epoch: int
+
+    def __str__(self) -> str:
+        whom = f" broker {self.leader}" if self.role is Role.FOLLOWS else ""
+        return (
+            f"{partition_name(self.topic, self.partition)}: this replica {self.role.value}{whom}"
+            f" in leader epoch {self.leader_epoch}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FirstWrite(Event):
+    """A leader that took over from another one has its first records: the failover is over."""
+
+    severity: ClassVar[Severity] = Severity.DEBUG
+    topic: str
+    partition: int
+    leader_epoch: int
+    after_ms: int
+    """Time since the replica has led."""
+
+    def __str__(self) -> str:
+        return (
+            f"{partition_name(self.topic, self.partition)}: first write in leader epoch"
+            f" {self.leader_epoch}, {self.after_ms} ms after its leader took over"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from hightide.core.controller.cluster_state import Partition
+from hightide.core.events import Event, Severity
 from hightide.core.transactions.transaction import (
     EPOCH_BUMPS,
     IDLE,
@@ -97,6 +98,50 @@ class Ending:
     coordinator_epoch: int
     version: int
     partitions: frozenset[Partition]
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionAborted(Event):
+    """A transaction ends without its records."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    partitions: int
+    why: str
+    is_asked: bool
+    """Whether its own client asked for it."""
+
+    @property
+    def level(self) -> Severity:
+        return Severity.DEBUG if self.is_asked else Severity.WARNING
+
+    def __str__(self) -> str:
+        count = "1 partition" if self.partitions == 1 else f"{self.partitions} partitions"
+        return (
+            f"transaction of {self.transactional_id}, producer {self.producer_id} in epoch"
+            f" {self.producer_epoch}, in {count}, is aborted: {self.why}"
+        )
+
+
+def abort_of(write: Write) -> TransactionAborted | None:
+    """Return the event of a write that has decided to abort a transaction."""
+    before, after = write.before, write.after
+    if before is None or after is None or before.state != State.ONGOING:
+        return None
+    if after.state != State.PREPARE_ABORT:
+        return None
+    if write.answer is None:
+        why = f"it has not ended within {before.timeout_ms} ms"
+    elif write.answer.error == ErrorCode.NONE:
+        why = "its client asked"
+    else:
+        why = "another producer with this transactional id has begun"
+    is_asked = write.answer is not None and write.answer.error == ErrorCode.NONE
+    producer = before.producer
+    return TransactionAborted(
+        write.transactional_id, producer.id, producer.epoch, len(before.partitions), why, is_asked
+    )
 
 
 class Changes(NamedTuple):

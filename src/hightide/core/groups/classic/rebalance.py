@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from hightide.core.groups import responses
 from hightide.core.groups.classic.classic_group import ClassicGroup, Member, Rebalance, State
 from hightide.core.groups.deadlines import Deadline, Kind
+from hightide.core.groups.group_events import GroupRebalanced, GroupRebalancing
 from hightide.core.groups.turn import Ticket, Turn, client_error
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.groups import SyncGroupRequest
@@ -97,7 +98,9 @@ def prepare_or_complete(group: ClassicGroup, reason: str, turn: Turn) -> None:
 
 def prepare(group: ClassicGroup, reason: str, turn: Turn) -> None:
     """Start a rebalance: all members must join again."""
-    group.last_rebalance = Rebalance.begun(reason, turn.now_ms, group.generation)
+    group.last_rebalance = begun = Rebalance.begun(reason, turn.now_ms, group.generation)
+    members = len(group.members)
+    turn.events.append(GroupRebalancing(group.id, group.generation, members, begun.reason))
     if group.state is State.COMPLETING_REBALANCE:
         _withdraw_assignments(group, ErrorCode.REBALANCE_IN_PROGRESS, turn)
     group.awaiting_sync.clear()
@@ -151,6 +154,9 @@ def complete_join(group: ClassicGroup, turn: Turn) -> None:
         _await_joins(group, turn)
         return
     group.begin_generation(turn.now_ms)
+    took_ms = 0 if group.last_rebalance is None else turn.now_ms - group.last_rebalance.at_ms
+    members = len(group.members)
+    turn.events.append(GroupRebalanced(group.id, group.generation, members, took_ms))
     if group.state is State.EMPTY:
         group.is_stored = True
         turn.write(EmptyGroupWritten(group), group.record())

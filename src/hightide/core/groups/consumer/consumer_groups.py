@@ -26,6 +26,7 @@ from hightide.core.groups.consumer.consumer_group import (
 from hightide.core.groups.consumer.heartbeat import MemberHeartbeat
 from hightide.core.groups.consumer.topic_pattern import PatternCompiler
 from hightide.core.groups.deadlines import Deadline, Deadlines, Kind
+from hightide.core.groups.group_events import GroupRebalancing
 from hightide.core.groups.migration import Conversion
 from hightide.core.groups.responses import error_response
 from hightide.core.groups.turn import Answer, Ticket, Turn, client_error
@@ -275,6 +276,8 @@ class ConsumerGroups:
         cause = None
         if after is not None and after.epoch > known:
             cause = Rebalance.begun(reason, turn.now_ms, known)
+            members = len(after.members)
+            turn.events.append(GroupRebalancing(group_id, known, members, cause.reason))
         purpose = self._apply_decision(
             ConsumerGroupWritten(group_id, ours, cause, replaced, founded)
         )
