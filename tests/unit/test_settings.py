@@ -519,7 +519,7 @@ class TestHonesty:
         joined = {"listeners", "advertised.listeners", "listener.security.protocol.map"}
         joined |= {"log.dir", "log.dirs", "node.id", "controller.listener.names"}
         joined |= {"inter.broker.listener.name", "security.inter.broker.protocol"}
-        joined |= {"coordinator.listen", "coordinator.credentials"}
+        joined |= {"coordinator.listen", "coordinator.credentials", "metrics.listeners"}
         wrong = []
         for about in (*Topic.declared.values(), *Broker.declared.values()):
             used = about.attribute in read or inherited.get(about.name) or about.name in joined

@@ -267,18 +267,13 @@ class Broker:
                 )
 
     def _assemble(self, cluster_id: str) -> None:
-        zookeeper, settings = self._zookeeper, lambda: self.settings
+        zookeeper, settings = self._zookeeper, self._settings_now
         self._listener = self.settings.inter_broker_listener()
         self.controller_channel = ControllerChannel(self, self._listener)
         self.metadata_image = MetadataImage(self.broker_id, self._listener)
         self.metadata = MetadataCache(cluster_id, self.metadata_image, self.settings.broker_rack)
         self.producer_ids = ProducerIds(zookeeper, self.broker_id)
-        self.broker_configs = BrokerConfigs(zookeeper, self.broker_id, settings, self._configured)
-        self.topic_configs = TopicConfigs(zookeeper, self._topic_configured)
-        self.client_telemetry = ClientTelemetry()
-        self.client_metrics_configs = ClientMetricsConfigs(
-            zookeeper, check_config, self.client_telemetry.configured
-        )
+        self._assemble_configs()
         self.peers = Peers(
             f"broker-{self.broker_id}",
             BrokerProof(self.cluster_secret, cluster_id, self.broker_id, self._epoch),
@@ -331,6 +326,19 @@ class Broker:
         self._housekeeping = Housekeeping(self.log_manager, self.now_ms)
         self._watch_disks()
         self._is_assembled = True
+
+    def _assemble_configs(self) -> None:
+        """What is configured in ZooKeeper: this broker, topics, the metrics of clients."""
+        zookeeper, settings = self._zookeeper, self._settings_now
+        self.broker_configs = BrokerConfigs(zookeeper, self.broker_id, settings, self._configured)
+        self.topic_configs = TopicConfigs(zookeeper, self._topic_configured)
+        self.client_telemetry = ClientTelemetry()
+        self.client_metrics_configs = ClientMetricsConfigs(
+            zookeeper, check_config, self.client_telemetry.configured
+        )
+
+    def _settings_now(self) -> Settings:
+        return self.settings
 
     def _connect_replicas(self) -> None:
         """Let replicas propose ISRs and report failures to the controller."""

@@ -10,11 +10,11 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hightide import process_log, service_manager
+from hightide import process_log, systemd
 from hightide.settings import Broker as Settings
 from hightide.settings import InvalidSetting, load_broker
 
@@ -124,7 +124,6 @@ async def _serve(settings: Settings, in_memory: bool, report_session: Report) ->
     from hightide.broker.membership.identity import StartupRefused
     from hightide.log.disk import MemoryDisk
     from hightide.wire.errors import Corrupt, KafkaError
-    from hightide.zookeeper.server.traffic import is_loopback
     from hightide.zookeeper.zookeeper_errors import ZooKeeperError
 
     stopped = asyncio.Event()
@@ -159,8 +158,26 @@ async def _serve(settings: Settings, in_memory: bool, report_session: Report) ->
     gc.set_threshold(50_000, 20, 50)
     # Compaction runs in a thread; the event loop must not wait five milliseconds for the GIL.
     sys.setswitchinterval(0.0005)
+    _announce(broker.broker_id, addresses)
+    waits: list[asyncio.Future[Any]] = [stop, broker.failed]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    code = OK
+    if broker.failed.done():
+        log.error("the broker must stop: %s", broker.failed.exception())
+        code = FAILED
+    log.info("stopping")
+    systemd.stopping()
+    await broker.stop()
+    log.info("stopped")
+    return code
+
+
+def _announce(broker_id: int, addresses: Sequence[tuple[str, int]]) -> None:
+    """Tell the log, the process that started this one, and systemd that the broker serves."""
+    from hightide.zookeeper.server.traffic import is_loopback
+
     for host, port in addresses:
-        log.info("broker %d listens on %s:%d", broker.broker_id, host, port)
+        log.info("broker %d listens on %s:%d", broker_id, host, port)
         if not is_loopback(host):
             log.warning(
                 "other hosts can reach %s:%d, and clients are not authenticated: each can read,"
@@ -171,15 +188,4 @@ async def _serve(settings: Settings, in_memory: bool, report_session: Report) ->
     host, port = addresses[0]
     shown = "127.0.0.1" if host == "0.0.0.0" else f"[{host}]" if ":" in host else host
     print(f"listening: {shown}:{port}", flush=True)
-    service_manager.ready(f"broker {broker.broker_id} serves {shown}:{port}")
-    waits: list[asyncio.Future[Any]] = [stop, broker.failed]
-    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    code = OK
-    if broker.failed.done():
-        log.error("the broker must stop: %s", broker.failed.exception())
-        code = FAILED
-    log.info("stopping")
-    service_manager.stopping()
-    await broker.stop()
-    log.info("stopped")
-    return code
+    systemd.ready(f"broker {broker_id} serves {shown}:{port}")

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from hightide.broker.broker import Broker
 from hightide.broker.environment import RealEnvironment
 from hightide.broker.handlers.produce import produce
+from hightide.broker.network.connection import Slot
 from hightide.log.disk import DiskFailed, MemoryDisk, MemoryFile
 from hightide.settings import Broker as Settings
 from hightide.wire import batch
@@ -57,18 +58,18 @@ class Connection:
         self.produce_prefix = 0
         self.produced = None
         self.checked: dict[int, object] = {}
-        self.slots: list[list[bytes]] = []
+        self.slots: list[Slot] = []
         self.responses: list[bytes] = []
         self.answered = asyncio.Event()
 
-    def defer(self, _cancel: object) -> list[bytes]:
-        self.slots.append([])
+    def defer(self, _cancel: object) -> Slot:
+        self.slots.append(Slot())
         return self.slots[-1]
 
-    def complete(self, slot: list[bytes], response: bytes) -> None:
-        slot.append(response)
-        while self.slots and self.slots[0]:
-            self.responses += self.slots.pop(0)
+    def complete(self, slot: Slot, response: bytes) -> None:
+        slot.response = response
+        while self.slots and self.slots[0].response is not None:
+            self.responses.append(self.slots.pop(0).response)
             self.answered.set()
 
     def close(self, why: str) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from hightide.broker.handlers import follower_fetch
 from hightide.broker.handlers.follower_fetch import fetch_as_follower
+from hightide.broker.metrics.counters import Requests
 from hightide.broker.replication.replica import Replica
 from hightide.broker.replication.replica_manager import ReplicaManager
 from hightide.broker.replication.replication_throttle import ReplicationThrottle
@@ -38,6 +39,7 @@ class Leader:
         self.time_ms = 1_700_000_000_000
         self.settings = Settings()
         self.replica_manager = ReplicaManager()
+        self.requests = Requests()
         self.metadata = SimpleNamespace(get_by_id=lambda _: None, refusal=lambda *_: ANY)
         self.throttle = ReplicationThrottle(1, lambda: self.settings)
         self.responses: list[list[hot.Part]] = []

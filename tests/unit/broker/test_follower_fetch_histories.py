@@ -18,6 +18,7 @@ from uuid import UUID
 import pytest
 
 from hightide.broker.handlers import fetch as handler
+from hightide.broker.metrics.counters import Requests
 from hightide.broker.network.connection import Slot
 from hightide.broker.replication.replica import Replica
 from hightide.broker.replication.replica_manager import ReplicaManager
@@ -99,6 +100,7 @@ class World:
         self.now_ms = NOW_MS
         self.broker: Any = SimpleNamespace(
             replica_manager=self.replica_manager,
+            requests=Requests(),
             settings=self.settings,
             throttle=ReplicationThrottle(LEADER, lambda: self.settings),
             fetch_sessions=FetchSessions(10, 60_000, Random(1)),

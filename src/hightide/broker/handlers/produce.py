@@ -151,6 +151,7 @@ class Shapes:
         self.count += 1
 
 
+# hot path: a call per step would cost more than the step.
 def produce(
     broker: Broker, connection: Connection, buf: bytearray, view: memoryview, start: int, end: int
 ) -> bytes | None:
@@ -282,10 +283,7 @@ def _produce(
                 at, stop = records.start, records.end
                 result = _refusal(broker, replica, index, error, buf, at, stop, now_ms)
             else:
-                traffic = replica.traffic
-                traffic.produces += 1
-                traffic.messages_in += end_offset - base
-                traffic.bytes_in += records.end - records.start
+                replica.traffic.produced(end_offset - base, records.end - records.start)
                 start_offset = replica.log.start_offset
                 result = hot.ProducedPartition(index, 0, base, time_ms, start_offset)
                 waits.append((replica, end_offset, result))

@@ -41,6 +41,12 @@ class TopicTraffic:
         self.replicas = 0
         """The replicas of the topic on this broker."""
 
+    def produced(self, messages: int, size: int) -> None:
+        """A batch was appended; the usual request counts without this call."""
+        self.produces += 1
+        self.messages_in += messages
+        self.bytes_in += size
+
     def add(self, other: TopicTraffic) -> None:
         """Add what another topic has counted."""
         for name in self.__slots__:

@@ -56,9 +56,9 @@ class RoleChanged(Event):
     leader_epoch: int
 
     def __str__(self) -> str:
-        whom = f" broker {self.leader}" if self.role is Role.FOLLOWS else ""
+        leader = f" broker {self.leader}" if self.role is Role.FOLLOWS else ""
         return (
-            f"{partition_name(self.topic, self.partition)}: this replica {self.role.value}{whom}"
+            f"{partition_name(self.topic, self.partition)}: this replica {self.role.value}{leader}"
             f" in leader epoch {self.leader_epoch}"
         )
 

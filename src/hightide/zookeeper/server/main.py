@@ -11,7 +11,7 @@ import signal
 import sys
 from pathlib import Path
 
-from hightide import process_log, service_manager
+from hightide import process_log, systemd
 from hightide.zookeeper import CREDENTIALS, DATABASE, database_file, environment_credentials
 from hightide.zookeeper.quota import Quota
 from hightide.zookeeper.server.options import DEFAULT_PORT, Limits, ServerOptions, Tls
@@ -197,11 +197,11 @@ async def _serve(options: ServerOptions) -> int:
     # A collection of the youngest 250,000 objects takes some 30 ms, of all znodes much longer.
     gc.set_threshold(50_000, 5, 1000)
     print(f"listening: {shown(host)}:{port}", flush=True)
-    service_manager.ready(f"serves {shown(host)}:{port}")
+    systemd.ready(f"serves {shown(host)}:{port}")
     waiting = asyncio.create_task(stopped.wait())
     await asyncio.wait((waiting, server.failed), return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
-    service_manager.stopping()
+    systemd.stopping()
     await server.stop()
     log.info("stopped")
     return COMMIT_FAILED if server.failed.done() else OK

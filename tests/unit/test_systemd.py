@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from hightide import service_manager
+from hightide import systemd
 
 
 @pytest.fixture
-def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
     """The socket on which systemd listens."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(tmp_path / "notify"))
@@ -32,17 +32,17 @@ def received(listener: socket.socket) -> list[str]:
             return found
 
 
-def test_states_arrive(systemd: socket.socket) -> None:
+def test_states_arrive(manager: socket.socket) -> None:
     asyncio.run(_ready("broker 1 serves 127.0.0.1:9092"))
-    service_manager.stopping()
-    assert received(systemd) == [
+    systemd.stopping()
+    assert received(manager) == [
         "READY=1\nSTATUS=broker 1 serves 127.0.0.1:9092",
         "STOPPING=1\nSTATUS=stopping",
     ]
 
 
 async def _ready(status: str, seconds: float = 0.0) -> None:
-    service_manager.ready(status)
+    systemd.ready(status)
     await asyncio.sleep(seconds)
 
 
@@ -52,33 +52,33 @@ def test_an_abstract_socket_works(monkeypatch: pytest.MonkeyPatch) -> None:
         listener.bind(f"\0{name}")
         listener.setblocking(False)
         monkeypatch.setenv("NOTIFY_SOCKET", f"@{name}")
-        service_manager.notify("READY=1")
+        systemd.notify("READY=1")
         assert received(listener) == ["READY=1"]
 
 
 def test_the_event_loop_shows_that_it_is_alive(
-    systemd: socket.socket, monkeypatch: pytest.MonkeyPatch
+    manager: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WATCHDOG_USEC", "30000")
     monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()))
     asyncio.run(_ready("serves", 0.1))
-    first, *signs = received(systemd)
+    first, *signs = received(manager)
     assert first.startswith("READY=1")
     assert len(signs) >= 2
     assert set(signs) == {"WATCHDOG=1"}
 
 
 def test_the_watchdog_of_another_process_is_left_to_it(
-    systemd: socket.socket, monkeypatch: pytest.MonkeyPatch
+    manager: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WATCHDOG_USEC", "30000")
     monkeypatch.setenv("WATCHDOG_PID", str(os.getpid() + 1))
     asyncio.run(_ready("serves", 0.05))
-    assert len(received(systemd)) == 1
+    assert len(received(manager)) == 1
 
 
 @pytest.mark.parametrize("name", [None, "", "relative", "/nothing/listens/here"])
-def test_without_a_service_manager_nothing_happens(
+def test_without_systemd_nothing_happens(
     name: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if name is None:
@@ -86,4 +86,4 @@ def test_without_a_service_manager_nothing_happens(
     else:
         monkeypatch.setenv("NOTIFY_SOCKET", name)
     asyncio.run(_ready("serves"))
-    service_manager.stopping()
+    systemd.stopping()
