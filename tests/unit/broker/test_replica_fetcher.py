@@ -629,7 +629,7 @@ def test_a_follower_reports_committed_records_that_its_leader_lacks_and_truncate
 
     run(test)
     (error,) = [record.message for record in caplog.records if record.levelno == logging.ERROR]
-    assert error.startswith("t-0: 1 committed records are lost, at offsets 1 to 1: the leader,")
+    assert error.startswith("t/0: 1 committed records are lost, at offsets 1 to 1: the leader,")
     assert "no unclean election explains this" in error
 
 

@@ -65,7 +65,7 @@ def test_a_transaction_is_not_completed_while_a_copy_of_a_marker_may_arrive():
 
     The partition has the marker, but the first leader could still write its copy if it led again.
     """
-    drill, index = Drill(6, [True, True]), 1
+    drill, index = Drill(1, [True, True]), 1
     seen = []
 
     def cut() -> None:
