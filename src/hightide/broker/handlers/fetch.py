@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 from hightide.broker.handlers.fetch_plan import FetchPlan, check_epoch, find_divergence, not_here
 from hightide.broker.handlers.follower_fetch import fetch_as_follower
 from hightide.broker.handlers.prove_broker import REFUSED
+from hightide.broker.metrics.counters import FOLLOWER_FETCH
 from hightide.broker.network.connection import Connection
 from hightide.broker.network.fetch_sizing import LEAST_BYTES, PARTITION_BYTES, UNLIMITED
 from hightide.broker.network.turn import TURN_S
@@ -328,6 +329,8 @@ def fetch(
         try:
             session = broker.fetch_sessions.begin(request, version, broker.monotonic_ms())
         except KafkaError as error:
+            key = FOLLOWER_FETCH if request.replica_id >= 0 else replica_fetch_codec.FETCH
+            broker.requests.of(key).failed(error.code)
             return hot.encode(correlation_id, version, [], error_code=error.code)
     if request.replica_id >= 0:
         connection.counts = broker.requests.of_followers

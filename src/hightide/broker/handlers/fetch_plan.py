@@ -31,11 +31,14 @@ _WRONG_BROKER = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH
 class FetchPlan:
     """What all partitions of a request share: its byte limit, and the leaders to name."""
 
-    __slots__ = ("_broker", "_by_id", "_leaders", "_room", "byte_count", "is_urgent")
+    __slots__ = (
+        "_broker", "_by_id", "_is_follower", "_leaders", "_room", "byte_count", "is_urgent",
+    )  # fmt: skip
 
     def __init__(self, broker: Broker, request: hot.Fetch, version: int) -> None:
         self._broker = broker
         self._by_id = version >= hot.TOPIC_IDS
+        self._is_follower = request.replica_id >= 0
         self._room = min(request.max_bytes, broker.settings.fetch_max_bytes)
         self._leaders: set[int] = set()
         self.byte_count = 0
@@ -86,12 +89,7 @@ class FetchPlan:
         self, topic: bytes, partition: int, replica: Replica | None, error: KafkaError
     ) -> hot.FetchedPartition:
         self.is_urgent = True
-        self._broker.requests.of(_FETCH).failed(error.code)
-        traffic = (
-            self._broker.replica_manager.traffic.elsewhere if replica is None else replica.traffic
-        )
-        traffic.fetches += 1
-        traffic.failed_fetches += 1
+        self._count_refused(replica, error)
         leader = None
         if error.code in _WRONG_BROKER and (replica is None or replica.leader is None):
             leader = self._leader(topic, partition)
@@ -99,6 +97,17 @@ class FetchPlan:
         return hot.FetchedPartition(
             partition, error.code, log_start_offset=start_offset, leader=leader
         )
+
+    def _count_refused(self, replica: Replica | None, error: KafkaError) -> None:
+        requests = self._broker.requests
+        if self._is_follower:
+            requests.of_followers.failed(error.code)
+            return
+        requests.of(_FETCH).failed(error.code)
+        elsewhere = self._broker.replica_manager.traffic.elsewhere
+        traffic = elsewhere if replica is None else replica.traffic
+        traffic.fetches += 1
+        traffic.failed_fetches += 1
 
     def _leader(self, topic: bytes, partition: int) -> tuple[int, int] | None:
         found = _find_topic(self._broker, topic, self._by_id)
