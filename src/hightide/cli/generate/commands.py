@@ -63,8 +63,11 @@ def prometheus_rules(
 @app.command()
 def systemd(
     config: Annotated[
-        str, typer.Option(metavar="FILE", help="The broker's settings.")
-    ] = "/etc/hightide/server.properties",
+        str | None,
+        typer.Option(
+            metavar="FILE", help=f"The broker's settings; default: {machines.BROKER_CONFIG}."
+        ),
+    ] = None,
     user: Annotated[str, typer.Option(metavar="NAME", help="Who runs it.")] = "hightide",
     data: Annotated[
         list[str] | None,
@@ -77,8 +80,12 @@ def systemd(
         typer.Option("--zookeeper", help="The unit of the embedded ZooKeeper instead."),
     ] = False,
     listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="With --zookeeper: its address.")
-    ] = "127.0.0.1:2181",
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help=f"With --zookeeper: its address; default: {machines.ZOOKEEPER_ADDRESS}.",
+        ),
+    ] = None,
     credentials: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="With --zookeeper: lines of user:password."),
@@ -93,13 +100,20 @@ def systemd(
     """
     path = program or machines.installed_program()
     if zookeeper:
+        if config is not None:
+            wrong_usage("--config: the embedded ZooKeeper has no file of settings")
         if data is not None and len(data) != 1:
             wrong_usage("the embedded ZooKeeper has one directory: --data once")
+        address = listen or machines.ZOOKEEPER_ADDRESS
         directory = data[0] if data else f"{machines.STATE}/zookeeper"
-        text = machines.embedded_zookeeper_unit(path, listen, directory, user, credentials)
+        text = machines.embedded_zookeeper_unit(path, address, directory, user, credentials)
     else:
-        text = machines.broker_unit(path, config, user, data or [])
+        if listen is not None or credentials is not None:
+            wrong_usage("--listen and --credentials are for --zookeeper; a broker has settings")
+        text = machines.broker_unit(path, config or machines.BROKER_CONFIG, user, data or [])
     emit(text, output, replace)
+    for hidden in machines.hidden_from_units([path, config, credentials, *(data or [])]):
+        say(f"The unit does not see {hidden}: it has no /home, /root and /tmp of the host.")
 
 
 @app.command()
@@ -243,6 +257,8 @@ def emit_all(
             place = places.get(name, f"/etc/systemd/system/{name}")
             render.write(f"# ---- {place} ----\n{text}\n")
         return
+    if folder.exists() and not folder.is_dir():
+        raise Failed(f"{folder} is a file; --output is the directory of the three files.")
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         _save(folder / name, text, replace)
@@ -251,6 +267,8 @@ def emit_all(
 def _save(path: Path, text: str, replace: bool) -> None:
     if path.is_dir():
         raise Failed(f"{path} is a directory; --output is the file to write.")
+    if not path.parent.is_dir():
+        raise Failed(f"{path.parent} does not exist; create the directory first.")
     if path.exists() and not replace and path.read_text("utf-8", "replace") != text:
         raise Failed(f"{path} exists with other content; --replace overwrites it.")
     path.write_text(text, "utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from enum import StrEnum
 
@@ -16,10 +17,14 @@ INSIDE_PORT = 19092
 MOST_REPLICAS = 3
 ZOOKEEPER_IMAGE = "zookeeper:3.9"
 MEMBERS = 3
+BUILD_FILES = ("pyproject.toml", "hatch_build.py", "constraints.txt", "README.md", "LICENSE")
+"""The files of a checkout that `pip install` reads beside `src`."""
 DNS_LABEL = r"[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?"
+SERVICE_NAME = r"[a-z]([a-z0-9-]{0,40}[a-z0-9])?"
+"""The names of services begin with a letter."""
 DNS_NAME = r"[a-z0-9]([a-z0-9.-]{0,200}[a-z0-9])?"
 IMAGE = r"[a-z0-9][A-Za-z0-9._:/@-]*"
-QUANTITY = r"[1-9][0-9]*(\.[0-9]+)?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?"
+QUANTITY = r"[1-9][0-9]*(\.[0-9]+)?(Mi|Gi|Ti|Pi|M|G|T|P)"
 
 
 class ZooKeeperKind(StrEnum):
@@ -31,16 +36,20 @@ class ZooKeeperKind(StrEnum):
 
 def dockerfile(python: str, package: str, tag: str) -> str:
     version = matching(r"3\.(1[1-9]|[2-9][0-9])(\.[0-9]+)?", python, "a Python, 3.11 or newer")
-    is_local = package == "." or package.endswith(".whl")
     pip = '"/opt/hightide/bin/pip", "install", "--no-cache-dir"'
-    if is_local:
-        name = package.rpartition("/")[2]
-        target = "/source" if package == "." else f"/source/{name}"
-        install = f"COPY [{double_quoted(package)}, {double_quoted(target)}]\n"
-        install += f"RUN [{pip}, {double_quoted(target)}]"
-        hint = " The build context is a checkout." if package == "." else ""
+    hint = ""
+    if package == ".":
+        # Not the whole checkout: its environment and its history are large.
+        copied = [*BUILD_FILES, "/source/"]
+        install = f"COPY {json.dumps(copied)}\n"
+        install += 'COPY ["src", "/source/src"]\n'
+        install += f'RUN [{pip}, "--constraint", "/source/constraints.txt", "/source"]'
+        hint = " The build context is a checkout."
+    elif package.endswith(".whl") and "://" not in package:
+        target = double_quoted(f"/source/{package.rpartition('/')[2]}")
+        install = f"COPY [{double_quoted(package)}, {target}]\nRUN [{pip}, {target}]"
     else:
-        install, hint = f"RUN [{pip}, {double_quoted(package)}]", ""
+        install = f"RUN [{pip}, {double_quoted(package)}]"
     return fill(
         "Dockerfile",
         {
@@ -122,7 +131,7 @@ def kubernetes(
     storage_class: str | None,
     domain: str,
 ) -> str:
-    matching(DNS_LABEL, name, "a name for Kubernetes")
+    matching(SERVICE_NAME, name, "a name for a service of Kubernetes")
     matching(DNS_LABEL, namespace, "the name of a namespace")
     matching(DNS_NAME, domain, "the domain of a cluster")
     group = f"{name}-zookeeper"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from hightide.cli.generate.template import fill, matching, one_line, systemd_path, systemd_word
@@ -12,6 +13,13 @@ from hightide.cli.options import wrong_usage
 
 STATE = "/var/lib/hightide"
 """systemd creates it for the user: StateDirectory=hightide."""
+
+BROKER_CONFIG = "/etc/hightide/server.properties"
+ZOOKEEPER_ADDRESS = "127.0.0.1:2181"
+"""Of the embedded ZooKeeper."""
+
+HIDDEN = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")
+"""What ProtectHome= and PrivateTmp= take away from a unit."""
 
 HOST = r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|[0-9a-fA-F:]*:[0-9a-fA-F:]+"
 USER = r"[a-z_][a-z0-9_-]{0,30}"
@@ -44,6 +52,14 @@ def broker_unit(program: str, config: str, user: str, data: Sequence[str]) -> st
 def embedded_zookeeper_unit(
     program: str, listen: str, data: str, user: str, credentials: str | None
 ) -> str:
+    host, _, port = listen.rpartition(":")
+    if not re.fullmatch(rf"{HOST}|\[[0-9a-fA-F:]+\]", host) or not re.fullmatch("[0-9]+", port):
+        wrong_usage(f"--listen {listen}: expected HOST:PORT")
+    if credentials is None and not (host.startswith("127.") or host in ("localhost", "[::1]")):
+        wrong_usage(
+            f"--listen {listen}: other hosts reach this address, so the embedded ZooKeeper needs"
+            " --credentials"
+        )
     given = f" --credentials {systemd_word(absolute(credentials))}" if credentials else ""
     return fill(
         "hightide-zookeeper.service",
@@ -68,6 +84,15 @@ def writable(directories: Sequence[str]) -> str:
     return f"ReadWritePaths={' '.join(outside)}\n" if outside else ""
 
 
+def hidden_from_units(paths: Iterable[str | None]) -> list[str]:
+    """The paths that a process of a unit does not see, because they are private to users."""
+    return [
+        path
+        for path in paths
+        if path and any(Path(folder) in Path(path).parents for folder in HIDDEN)
+    ]
+
+
 def zoo_cfg(servers: Sequence[str], data: str, *, all_addresses: bool = False) -> str:
     """The configuration of each member; one with `all_addresses` does not bind to its own name."""
     lines = []
@@ -83,7 +108,9 @@ def zoo_cfg(servers: Sequence[str], data: str, *, all_addresses: bool = False) -
 
 
 def zookeeper_unit(data: str, config: str, user: str, home: str | None) -> str:
-    classpath = f"{home}/lib/*:{home}/conf" if home else DEBIAN_CLASSPATH
+    classpath = DEBIAN_CLASSPATH
+    if home is not None:
+        classpath = f"{absolute(home)}/lib/*:{home}/conf"
     return fill(
         "zookeeper.service",
         {
