@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import ipaddress
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 from hightide import private_files
@@ -24,6 +25,9 @@ from hightide.zookeeper import DATABASE, OLD_DATABASE
 
 DATA = Path(".hightide")
 ZOOKEEPER_PORT = 2181
+METRICS_PORT = 9464
+"""OpenTelemetry's habit for Prometheus; 9090 and its neighbours are Prometheus itself."""
+LISTENERS = "metrics.listeners"
 MOST_REPLICAS = 3
 GROUP_DELAY_MS = 100
 """How long a new group waits for more members.  Without a delay the first member is alone until its
@@ -77,6 +81,13 @@ def parser() -> argparse.ArgumentParser:
         help="port of ZooKeeper, on 127.0.0.1; 0 picks a free one (default: "
         f"{ZOOKEEPER_PORT} if it is free and --port is not 0, else a free one)",
     )
+    built.add_argument(
+        "--metrics-port",
+        type=int,
+        metavar="PORT",
+        help="port of the first broker's /metrics, /livez and /readyz; the others follow. 0 picks"
+        f" free ports (default: {METRICS_PORT} or the next that is free; free ones with --port 0)",
+    )
     where = built.add_mutually_exclusive_group()
     where.add_argument(
         "--data",
@@ -112,13 +123,21 @@ def parse(argv: list[str]) -> argparse.Namespace:
     options = known.parse_args(argv)
     if options.brokers < 1:
         known.error(f"--brokers {options.brokers} is too few; a cluster has at least one broker")
-    for name, port in (("--port", options.port), ("--zookeeper-port", options.zookeeper_port)):
+    for name, port in (
+        ("--port", options.port),
+        ("--zookeeper-port", options.zookeeper_port),
+        ("--metrics-port", options.metrics_port),
+    ):
         if port is not None and not 0 <= port <= 65535:
             known.error(f"{name} {port} is not a port number (0 to 65535)")
-    if options.port + options.brokers - 1 > 65535:
-        known.error(f"--port {options.port} leaves no room for {options.brokers} brokers")
+    for name, port in (("--port", options.port), ("--metrics-port", options.metrics_port)):
+        if port and port + options.brokers - 1 > 65535:
+            known.error(f"{name} {port} leaves no room for {options.brokers} brokers")
     if options.zookeeper_port and options.zookeeper_port in broker_ports(options):
         known.error(f"--zookeeper-port {options.zookeeper_port} is the port of a broker")
+    taken = {*broker_ports(options), options.zookeeper_port}
+    if options.metrics_port and taken & {*wanted_metrics_ports(options)}:
+        known.error(f"--metrics-port {options.metrics_port} has the port of another server")
     for override in options.override:
         name, equals, _ = override.partition("=")
         if not equals or not name.strip():
@@ -154,12 +173,15 @@ def supervise(options: argparse.Namespace, folder: Path) -> int:
     cluster = control = None
     try:
         move_old_zookeeper_data(folder)
-        cluster = local_cluster(options, folder)
+        metrics = metrics_ports(options)
+        cluster = local_cluster(options, folder, metrics)
         cluster.start()
         addresses = [broker.address for broker in cluster.brokers]
         control = ControlServer(addresses, cluster.execute)
         write(f"bootstrap: {','.join(addresses)}\n")
         say(f"zookeeper: {cluster.zookeeper.address}")
+        if metrics:
+            say(f"metrics: {'  '.join(metrics_url(options.host, port) for port in metrics)}")
         say(f"data: {'in memory' if options.memory else folder}   logs: {folder}/*.log")
         if not serves_this_host_only(options.host):
             say(f"--host {options.host}: other hosts can read, change and delete everything.")
@@ -178,16 +200,18 @@ def supervise(options: argparse.Namespace, folder: Path) -> int:
     return 1
 
 
-def local_cluster(options: argparse.Namespace, folder: Path) -> LocalCluster:
-    """The processes for these options, not started yet."""
-    port = zookeeper_port(options)
+def local_cluster(
+    options: argparse.Namespace, folder: Path, metrics: Sequence[int] = ()
+) -> LocalCluster:
+    """The processes for these options, not started yet; `metrics` are the ports of /metrics."""
+    port = zookeeper_port(options, metrics)
     zookeeper = ZooKeeperProcess(
         zookeeper_arguments(options, folder, port), folder / "zookeeper.log"
     )
     brokers = []
     for broker_id in range(1, options.brokers + 1):
         broker = BrokerProcess(
-            broker_arguments(options, folder, broker_id, port),
+            broker_arguments(options, folder, broker_id, port, metrics[broker_id - 1 :][:1]),
             folder / f"broker-{broker_id}.log",
             f"broker {broker_id}" if options.brokers > 1 else "",
         )
@@ -209,7 +233,7 @@ def broker_ports(options: argparse.Namespace) -> range:
     return range(options.port, options.port + options.brokers) if options.port else range(0)
 
 
-def zookeeper_port(options: argparse.Namespace) -> int:
+def zookeeper_port(options: argparse.Namespace, metrics: Sequence[int] = ()) -> int:
     """Choose ZooKeeper's port before it runs, because all processes start at once."""
     wanted: int | None = options.zookeeper_port
     if wanted and not is_free(wanted):
@@ -219,9 +243,47 @@ def zookeeper_port(options: argparse.Namespace) -> int:
         if is_free(ZOOKEEPER_PORT):
             return ZOOKEEPER_PORT
         say(f"hightide: port {ZOOKEEPER_PORT} is in use; ZooKeeper gets another port.")
-    while not wanted or wanted in broker_ports(options):
+    while not wanted or wanted in {*broker_ports(options), *metrics}:
         wanted = free_port()
     return wanted
+
+
+def wanted_metrics_ports(options: argparse.Namespace) -> range:
+    """The ports that --metrics-port names; empty if free ones are picked."""
+    first: int = options.metrics_port or 0
+    return range(first, first + options.brokers) if first else range(0)
+
+
+def metrics_ports(options: argparse.Namespace) -> list[int]:
+    """Choose a port for the metrics of each broker; none if the user sets metrics.listeners."""
+    if any(override.partition("=")[0].strip() == LISTENERS for override in options.override):
+        return []
+    ports = list(wanted_metrics_ports(options))
+    for port in ports:
+        if not is_free(port):
+            raise ServiceFailed(f"Port {port} is in use; choose another --metrics-port.")
+    if not ports and (options.metrics_port == 0 or options.port == 0):
+        while len(ports) < options.brokers:
+            ports = list({*ports, free_port()} - {options.zookeeper_port, *broker_ports(options)})
+    taken = {*broker_ports(options), options.zookeeper_port or ZOOKEEPER_PORT}
+    port = METRICS_PORT
+    while len(ports) < options.brokers:
+        if port > 65535:
+            raise ServiceFailed("There is no free port for metrics; choose a --metrics-port.")
+        if port not in taken and is_free(port):
+            ports.append(port)
+        port += 1
+    return ports
+
+
+def metrics_url(host: str, port: int) -> str:
+    """The address of a broker's metrics, as a browser on this host takes it."""
+    return f"http://{bracketed('127.0.0.1' if host == '0.0.0.0' else host)}:{port}/metrics"
+
+
+def bracketed(host: str) -> str:
+    """A host as it stands in a URL."""
+    return f"[{host}]" if ":" in host else host
 
 
 def zookeeper_arguments(options: argparse.Namespace, folder: Path, port: int) -> list[str]:
@@ -230,7 +292,11 @@ def zookeeper_arguments(options: argparse.Namespace, folder: Path, port: int) ->
 
 
 def broker_arguments(
-    options: argparse.Namespace, folder: Path, broker_id: int, zookeeper_port: int
+    options: argparse.Namespace,
+    folder: Path,
+    broker_id: int,
+    zookeeper_port: int,
+    metrics: Sequence[int] = (),
 ) -> list[str]:
     port = options.port + broker_id - 1 if options.port else 0
     arguments = ["--host", options.host, "--port", str(port)]
@@ -239,6 +305,7 @@ def broker_arguments(
     settings.append(f"default.replication.factor={min(options.brokers, MOST_REPLICAS)}")
     settings.append(f"group.initial.rebalance.delay.ms={GROUP_DELAY_MS}")
     settings.append(f"group.consumer.heartbeat.interval.ms={HEARTBEAT_MS}")
+    settings += [f"{LISTENERS}=HTTP://{bracketed(options.host)}:{port}" for port in metrics]
     if options.memory:
         arguments.append("--memory")
     else:

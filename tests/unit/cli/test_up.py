@@ -63,6 +63,9 @@ def test_an_override_counts_more_than_what_up_says_itself(tmp_path):
         (["--zookeeper-port", "-1"], "--zookeeper-port -1 is not a port number"),
         (["--port", "65535", "--brokers", "2"], "no room for 2 brokers"),
         (["--brokers", "3", "--coordinator-port", "9094"], "9094 is the port of a broker"),
+        (["--metrics-port", "70000"], "--metrics-port 70000 is not a port number"),
+        (["--metrics-port", "65534", "--brokers", "3"], "--metrics-port 65534 leaves no room"),
+        (["--brokers", "2", "--metrics-port", "9091"], "--metrics-port 9091 has the port of"),
         (["--override", "nonsense"], "'nonsense' is not a setting; it should be NAME=VALUE"),
         (["--override", "=5"], "'=5' is not a setting"),
     ],
@@ -89,6 +92,49 @@ def test_zookeeper_keeps_away_from_the_ports_of_the_brokers(monkeypatch, capsys)
 def test_a_zookeeper_port_that_was_asked_for_and_is_in_use_is_an_error(used_port):
     with pytest.raises(ServiceFailed, match=f"Port {used_port} is in use"):
         up.zookeeper_port(options("--coordinator-port", str(used_port)))
+
+
+def test_metrics_are_served_on_the_next_free_ports(monkeypatch, used_port, tmp_path):
+    monkeypatch.setattr(up, "METRICS_PORT", used_port)
+    chosen = options("--brokers", "2")
+    first, second = ports = up.metrics_ports(chosen)
+    assert used_port < first < second
+    arguments = up.broker_arguments(chosen, tmp_path, 2, 2181, ports[1:])
+    assert f"metrics.listeners=HTTP://127.0.0.1:{second}" in overrides(arguments)
+
+
+def test_metrics_keep_away_from_the_ports_of_the_other_servers(monkeypatch):
+    monkeypatch.setattr(up, "METRICS_PORT", 9092)
+    monkeypatch.setattr(up, "is_free", lambda _port: True)
+    assert up.metrics_ports(options("--brokers", "2", "--zookeeper-port", "9095")) == [9094, 9096]
+
+
+@pytest.mark.parametrize("words", [["--port", "0"], ["--metrics-port", "0"]])
+def test_metrics_take_free_ports_where_zero_is_asked_for(words):
+    ports = up.metrics_ports(options("--brokers", "3", *words))
+    assert len({*ports}) == 3
+    assert up.METRICS_PORT not in ports
+
+
+def test_a_metrics_port_that_was_asked_for_and_is_in_use_is_an_error(used_port):
+    with pytest.raises(ServiceFailed, match=f"Port {used_port} is in use"):
+        up.metrics_ports(options("--metrics-port", str(used_port)))
+
+
+def test_metrics_listeners_of_the_user_stay():
+    assert up.metrics_ports(options("--override", "metrics.listeners=")) == []
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:9464/metrics"),
+        ("0.0.0.0", "http://127.0.0.1:9464/metrics"),
+        ("::1", "http://[::1]:9464/metrics"),
+    ],
+)
+def test_up_says_where_metrics_are(host, url):
+    assert up.metrics_url(host, 9464) == url
 
 
 class EarlierVersion:
