@@ -104,10 +104,10 @@ async def push_telemetry(
     )
     max_bytes = broker.settings.telemetry_max_bytes
     error = telemetry.instances.pushed(instance, push, max_bytes, broker.monotonic_ms())
-    if not error and request.metrics and instance.metrics:
-        error = await _read(broker, request, context, instance)
-        if error:
-            telemetry.instances.refused(instance, error)
+    if not error:
+        if request.metrics and instance.metrics:
+            error = await _read(broker, request, context, instance)
+        telemetry.instances.has_read(instance, error)
     return PushTelemetryResponse(error_code=error)
 
 

@@ -82,6 +82,7 @@ class Collector:
             samples.add(m.FAILED_ISR_UPDATES, parts.isr_changes.refused_count)
             await self._collect_coordinators(samples, turn)
             await self._group_lags.collect(samples, turn)
+            self._collect_clients(samples)
             for disk, status in parts.disk_monitor.statuses():
                 samples.add(m.DIRECTORY_OFFLINE, status is DiskStatus.FAILED, disk.name)
             samples.add(m.OFFLINE_DIRECTORIES, parts.disk_monitor.failed_count)
@@ -246,6 +247,21 @@ class Collector:
         for state, count in sorted(ids.items()):
             samples.add(m.TRANSACTIONAL_IDS, count, state)
 
+    def _collect_clients(self, samples: Samples) -> None:
+        telemetry = self._broker.client_telemetry
+        samples.clients = telemetry.snapshot(self._broker.monotonic_ms())
+        counts = telemetry.instances.counts
+        samples.add(m.CLIENTS, len(telemetry.instances))
+        for result, count in (
+            ("taken", counts.pushed),
+            ("throttled", counts.throttled),
+            ("unknown_subscription", counts.unknown_subscription),
+            ("invalid", counts.invalid),
+        ):
+            samples.add(m.CLIENT_PUSHES, count, result)
+        samples.add(m.CLIENT_VALUES_BYTES, telemetry.metrics.size_bytes)
+        samples.add(m.CLIENT_VALUES_DROPPED, telemetry.metrics.dropped)
+
 
 def add_from_system(samples: Samples, disks: Iterable[Disk]) -> None:
     """Add what the operating system knows.  Runs in a thread: a file system may hang."""
@@ -255,8 +271,9 @@ def add_from_system(samples: Samples, disks: Iterable[Disk]) -> None:
             total, free = disk.space()
         except DiskFailed:
             continue
-        samples.add(m.DIRECTORY_TOTAL_BYTES, total, disk.name)
-        samples.add(m.DIRECTORY_FREE_BYTES, free, disk.name)
+        if total >= 0:  # a disk in memory has no size
+            samples.add(m.DIRECTORY_TOTAL_BYTES, total, disk.name)
+            samples.add(m.DIRECTORY_FREE_BYTES, free, disk.name)
     try:
         with open("/proc/self/io", encoding="ascii") as file:
             counted = dict(line.split(": ") for line in file)

@@ -436,6 +436,27 @@ TRANSACTIONAL_IDS = _gauge(
     "state",
 )
 
+# -- clients -----------------------------------------------------------------------------------
+
+_section("Clients that push their metrics")
+CLIENTS = _gauge(
+    "hightide_client_instances",
+    "Clients that have asked this broker which metrics to push, or have pushed (KIP-714).",
+)
+CLIENT_PUSHES = _counter(
+    "hightide_client_pushes_total",
+    "Requests of these clients: those that were taken, and why others were not.",
+    "result",
+)
+CLIENT_VALUES_BYTES = _gauge(
+    "hightide_client_values_bytes",
+    "The size of the values that clients have pushed last; telemetry.values.max.bytes limits it.",
+)
+CLIENT_VALUES_DROPPED = _counter(
+    "hightide_client_values_dropped_total",
+    "Pushed values that were not kept, because of that limit.",
+)
+
 # -- the process -------------------------------------------------------------------------------
 
 _section("ZooKeeper")

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from hightide.broker.metrics.declarations import METRICS, Metric
+from hightide.core.telemetry import client_values
+from hightide.core.telemetry.client_values import ClientValues
 
 if TYPE_CHECKING:
     from prometheus_client import Metric as Family
@@ -31,6 +33,8 @@ class Samples:
         self._summaries: list[
             tuple[Metric, Sequence[float], int, float | None, tuple[str, ...]]
         ] = []
+        self.clients: list[ClientValues] = []
+        """What clients have pushed; it is translated later, in the thread."""
 
     def add(self, metric: Metric, value: float, *labels: str) -> None:
         """Add a value; labels at the end of the metric's labels may be left out."""
@@ -83,6 +87,11 @@ class Samples:
                     found.add_sample(name, dict(zip(names, labels, strict=False)), value)
             if found.samples:
                 yield found
+        for pushed in client_values.families(self.clients):
+            found = Family(pushed.name.removesuffix("_total"), pushed.help, pushed.type)
+            for sample in pushed.samples:
+                found.add_sample(pushed.name, dict(sample.labels), sample.value)
+            yield found
 
 
 def _add_summary(

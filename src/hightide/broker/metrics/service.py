@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 _LONGEST_REST_S = 1.0
 _OPEN_METRICS = "application/openmetrics-text"
 _PLAIN = "text/plain"
+_JSON = "application/json"
 _PATHS = "/metrics, /livez and /readyz"
 
 Text = tuple[bytes, list[tuple[str, str]]]
@@ -113,16 +114,32 @@ class MetricsService:
             case "/metrics":
                 return await self._metrics(request)
             case "/livez":
-                return Response.plain(HTTPStatus.OK, "alive\n")
+                return self._alive()
             case "/readyz":
-                return self._ready(verbose="verbose" in request.query)
+                return await self._ready(request)
         return Response.plain(HTTPStatus.NOT_FOUND, f"here are {_PATHS}\n")
 
-    def _ready(self, *, verbose: bool) -> Response:
-        found = health.checks(self._parts, is_stopping=self.is_stopping)
-        is_ready = all(check.problem is None for check in found)
-        status = HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE
-        return Response.plain(status, health.report(found, verbose=verbose))
+    def _alive(self) -> Response:
+        """A loop that is stuck does not get here, and the client waits in vain."""
+        failed = self._broker.failed
+        if failed.done() and not failed.cancelled():
+            text = f"the broker must stop: {failed.exception()}\n"
+            return Response.plain(HTTPStatus.SERVICE_UNAVAILABLE, text)
+        return Response.plain(HTTPStatus.OK, "alive\n")
+
+    async def _ready(self, request: Request) -> Response:
+        broker, catching_up = self._broker, list[str]()
+        if self._parts is not None:
+            turn = Turn(self._turns, self._usage)
+            await turn.enter()
+            catching_up = await health.catching_up(
+                list(broker.replica_manager), broker.metadata_image, broker.broker_id, turn
+            )
+        found = health.checks(self._parts, catching_up, is_stopping=self.is_stopping)
+        status = HTTPStatus.OK if health.is_ready(found) else HTTPStatus.SERVICE_UNAVAILABLE
+        if _JSON in request.headers.get("accept", ""):
+            return Response(status, health.json_report(found).encode(), [("Content-Type", _JSON)])
+        return Response.plain(status, health.report(found, verbose="verbose" in request.query))
 
     async def _metrics(self, request: Request) -> Response:
         accept = accepted_format(request.headers.get("accept", ""))

@@ -56,7 +56,7 @@ class ClientTelemetry:
         """Return the instance of a client, in steps."""
         if connection.client_instance_id != client_instance_id:
             connection.client_instance_id = client_instance_id
-            connection.on_close = partial(self.instances.disconnected, client_instance_id)
+            connection.on_close = partial(self._disconnected, client_instance_id)
         software_name, software_version = connection.client_software
         known = {
             "client_instance_id": id_text(client_instance_id),
@@ -72,6 +72,10 @@ class ClientTelemetry:
             if value is not None
         }
         return (yield from self.instances.find(client_instance_id, attributes, now_ms))
+
+    def _disconnected(self, client_instance_id: UUID) -> None:
+        self.instances.disconnected(client_instance_id)
+        self.metrics.disconnected(client_instance_id)
 
     # -- for /metrics ----------------------------------------------------------------------
 

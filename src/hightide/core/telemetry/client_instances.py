@@ -2,7 +2,7 @@
 
     GetTelemetrySubscriptions ─▶ find ─▶ subscribed ─▶ an error, or the instance's subscription
     PushTelemetry             ─▶ find ─▶ pushed     ─▶ an error, or the payload is read
-                                         refused       the payload could not be read
+                                         has_read      the payload was read, or could not be
 
 A client chooses its push times at random between half the interval and one and a half, so the first
 push after its subscription is always taken, and later ones after one interval.  When subscriptions
@@ -175,7 +175,7 @@ class ClientInstances:
         instance.is_terminating |= push.is_terminating
         match error:
             case ErrorCode.NONE:
-                self.counts.pushed += 1
+                pass
             case ErrorCode.THROTTLING_QUOTA_EXCEEDED:
                 self.counts.throttled += 1
             case ErrorCode.UNKNOWN_SUBSCRIPTION_ID:
@@ -205,11 +205,13 @@ class ClientInstances:
             return ErrorCode.TELEMETRY_TOO_LARGE
         return ErrorCode.NONE
 
-    def refused(self, instance: ClientInstance, error: ErrorCode) -> None:
-        """The payload of a push could not be read."""
+    def has_read(self, instance: ClientInstance, error: ErrorCode) -> None:
+        """The payload of a push was read; with an error, it could not be."""
         instance.last_error = error
-        self.counts.pushed -= 1
-        self.counts.invalid += 1
+        if error:
+            self.counts.invalid += 1
+        else:
+            self.counts.pushed += 1
 
     def disconnected(self, client_instance_id: UUID) -> None:
         """The connection of an instance has closed."""

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 from uuid import UUID
 
-from hightide.core.telemetry.client_instances import ClientInstance
+from hightide.core.telemetry.client_instances import KEPT_MS, ClientInstance
 from hightide.core.telemetry.subscription import SELECTORS, Attributes
 
 Type = Literal["counter", "gauge"]
@@ -155,6 +155,8 @@ class ClientMetrics:
         self.dropped = 0
         """Values that were not kept, because of the limits."""
         self._clients: OrderedDict[UUID, ClientValues] = OrderedDict()
+        # Clients whose values expire soon: the next scrape says when.
+        self._disconnected: set[UUID] = set()
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -178,13 +180,28 @@ class ClientMetrics:
     def _take(self, client_instance_id: UUID) -> Mapping[Series, float]:
         """Remove the values of a client, and return them."""
         client = self._clients.pop(client_instance_id, None)
+        self._disconnected.discard(client_instance_id)
         if client is None:
             return {}
         self.size_bytes -= client.size_bytes
         return client.values
 
+    def disconnected(self, client_instance_id: UUID) -> None:
+        """The connection of a client has closed.
+
+        The next scrape finds its last values, and they stay for a minute then.  Longer would be
+        wrong: a client that lives pushes to another broker now, which has its values too.
+        """
+        if client_instance_id in self._clients:
+            self._disconnected.add(client_instance_id)
+
     def expire(self, now_ms: int) -> None:
         """Drop the values of clients that have stopped pushing."""
+        for client_instance_id in self._disconnected:
+            client = self._clients[client_instance_id]
+            expires_at_ms = min(client.expires_at_ms, now_ms + KEPT_MS)
+            self._clients[client_instance_id] = client._replace(expires_at_ms=expires_at_ms)
+        self._disconnected.clear()
         late = [name for name, client in self._clients.items() if client.expires_at_ms <= now_ms]
         for client_instance_id in late:
             self._take(client_instance_id)
