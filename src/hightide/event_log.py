@@ -9,14 +9,19 @@ A process has one ring, as it has one log: every part of a broker records here, 
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
 import time
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
 
 from hightide.core.events import Event, EventRing, Recorded, Severity
 
 KEPT_PER_KIND = 1000
 
 ring = EventRing(KEPT_PER_KIND)
+START_ID = secrets.token_hex(8)
+"""Names this start of the process: sequence numbers begin again with each."""
 _lock = threading.Lock()
 _LEVELS = {severity: logging.getLevelNamesMapping()[severity.name] for severity in Severity}
 
@@ -33,13 +38,23 @@ def record(log: logging.Logger, event: Event, *, is_logged: bool = True) -> None
         log.log(level, "%s", event, extra={"event": recorded})
 
 
-def newest(count: int) -> list[Recorded]:
-    """The newest events, the oldest of them first."""
-    with _lock:
-        return ring.newest(count)
+class Kept(NamedTuple):
+    """What the ring has, at one moment."""
+
+    events: Iterator[Recorded]
+    last_sequence: int
+    """The newest event that has been recorded."""
+    dropped_sequence: int
+    """The newest event of these kinds that is not kept any more."""
 
 
-def after(sequence: int, limit: int, kinds: frozenset[str] = frozenset()) -> list[Recorded]:
-    """The oldest events after a sequence number."""
+def newest(kinds: Collection[str] = ()) -> Kept:
+    """The newest events first."""
     with _lock:
-        return ring.after(sequence, limit, kinds)
+        return Kept(ring.newest(kinds), ring.last_sequence, ring.dropped_sequence(kinds))
+
+
+def after(sequence: int, kinds: Collection[str] = ()) -> Kept:
+    """The events after a sequence number, the oldest of them first."""
+    with _lock:
+        return Kept(ring.after(sequence, kinds), ring.last_sequence, ring.dropped_sequence(kinds))

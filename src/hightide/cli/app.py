@@ -51,6 +51,7 @@ COMMANDS = {
     "txn": Place(CHANGE, "hightide.cli.transaction"),
     "config": Place(CHANGE, "hightide.cli.config"),
     "cluster": Place(CHANGE, "hightide.cli.cluster"),
+    "events": Place(CHANGE, "hightide.cli.events", "events"),
     "produce": Place(RECORDS, "hightide.cli.record.produce", "produce"),
     "consume": Place(RECORDS, "hightide.cli.record.consume", "consume"),
     "perf": Place(RECORDS, "hightide.cli.perf.commands"),

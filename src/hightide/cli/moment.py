@@ -21,6 +21,12 @@ def iso(timestamp_ms: int | None) -> str | None:
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def local_iso(timestamp_ms: int) -> str:
+    """A timestamp in ISO 8601, in the local time with its offset from UTC, as logs have it."""
+    at = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    return at.astimezone().isoformat(timespec="milliseconds")
+
+
 def age(since_ms: int | None, now_ms: int) -> str | None:
     """The time since then in one word: 350ms, 4s, 3m20s, 5h02m, 12d03h."""
     if since_ms is None:

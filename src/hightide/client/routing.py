@@ -194,6 +194,13 @@ class Router:
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"There is no broker {broker_id}.")
         return await self._connect((node.host, node.port))
 
+    def disconnect(self, broker_id: int) -> None:
+        """Close the connection to a broker that does not answer: `any` returns another one."""
+        node = self.nodes.get(broker_id)
+        connection = self._connections.pop((node.host, node.port), None) if node else None
+        if connection is not None:
+            connection.close()
+
     def broker_of(self, connection: Connection) -> int:
         """The id of the broker that a connection leads to; -1 if it is not known."""
         for node in self.nodes.values():

@@ -12,12 +12,13 @@ monotonic time for durations.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, fields
 from enum import Enum
 from heapq import merge
-from itertools import islice, takewhile
+from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
 
 
@@ -32,6 +33,9 @@ class Severity(Enum):
     ERROR = "error"
     """Something does not work, or records are lost."""
 
+
+SEVERITIES = tuple(Severity)
+"""From the least to the most; DescribeEvents has their indexes."""
 
 KINDS: dict[str, type[Event]] = {}
 """All kinds of events whose modules are imported, by name."""
@@ -59,6 +63,11 @@ class Event:
     def level(self) -> Severity:
         """The severity of this event; a kind may decide by its fields."""
         return self.severity
+
+    @property
+    def place(self) -> tuple[str | None, int | None]:
+        """The topic, and the partition, that this event is about."""
+        return getattr(self, "topic", None), getattr(self, "partition", None)
 
     def data(self) -> dict[str, Any]:
         """Return the fields, as JSON values."""
@@ -107,8 +116,7 @@ class EventRing:
         self.counts: Counter[str] = Counter()
         """How many events of each kind have been recorded, kept or not."""
         self.last_sequence = 0
-        self.dropped_sequence = 0
-        """The newest event that is not kept any more."""
+        self._dropped: dict[str, int] = {}
 
     def add(self, event: Event, time_ms: int, monotonic_ms: int) -> Recorded:
         self.last_sequence += 1
@@ -118,25 +126,28 @@ class EventRing:
         if ring is None:
             ring = self._rings[event.kind] = deque()
         ring.append(recorded)
-        self._trim(ring)
+        if len(ring) > self._kept:
+            self._dropped[event.kind] = ring.popleft().sequence
         return recorded
 
-    def _trim(self, ring: deque[Recorded]) -> None:
-        while len(ring) > self._kept:
-            self.dropped_sequence = max(self.dropped_sequence, ring.popleft().sequence)
+    def dropped_sequence(self, kinds: Collection[str] = ()) -> int:
+        """Return the newest event, of these kinds or of all, that is not kept any more."""
+        return max((self._dropped.get(kind, 0) for kind in kinds or self._dropped), default=0)
 
-    def after(self, sequence: int, limit: int, kinds: Collection[str] = ()) -> list[Recorded]:
-        """Return the oldest `limit` events after a sequence number, of these kinds or of all."""
-        newer = []
-        for ring in self._of(kinds):
-            found = takewhile(lambda recorded: recorded.sequence > sequence, reversed(ring))
-            newer.append([*found][::-1])
-        return [*islice(merge(*newer), limit)]
+    def after(self, sequence: int, kinds: Collection[str] = ()) -> Iterator[Recorded]:
+        """Return what is kept after a sequence number, of these kinds or of all, oldest first.
 
-    def newest(self, count: int, kinds: Collection[str] = ()) -> list[Recorded]:
-        """Return the newest events, the oldest of them first."""
-        newest = merge(*(reversed(ring) for ring in self._of(kinds)), reverse=True)
-        return [*islice(newest, count)][::-1]
+        The iterator has a copy: the ring may change meanwhile.
+        """
+        rings = ([*ring] for ring in self._of(kinds))
+        return merge(*(ring[bisect_right(ring, sequence, key=_sequence) :] for ring in rings))
+
+    def newest(self, kinds: Collection[str] = ()) -> Iterator[Recorded]:
+        """Return what is kept, of these kinds or of all, newest first; also from a copy."""
+        return merge(*([*ring][::-1] for ring in self._of(kinds)), reverse=True)
 
     def _of(self, kinds: Collection[str]) -> list[deque[Recorded]]:
         return [ring for kind, ring in self._rings.items() if not kinds or kind in kinds]
+
+
+_sequence = attrgetter("sequence")

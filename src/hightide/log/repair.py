@@ -121,6 +121,11 @@ class RecordsDamaged(Event):
     kept_in: str
     why: str
 
+    @property
+    def place(self) -> tuple[str | None, int | None]:
+        topic, _, partition = self.directory.rpartition("-")
+        return topic, int(partition)
+
     def __str__(self) -> str:
         return (
             f"{self.log_dir}/{self.directory} is damaged {self.why}. The records at offsets"

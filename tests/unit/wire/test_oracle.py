@@ -55,6 +55,7 @@ OURS = (
     | both("ReportFailures", 0)
     | both("ReplicaLogInfo", 0)
     | both("ProveBroker", 0)
+    | both("DescribeEvents", 0)
 )
 NO_ORACLE = OURS | both("ControlledShutdown", 2, 3)
 NEWER_GROUPS = both("ConsumerGroupHeartbeat", 0, 1) | both("ConsumerGroupDescribe", 0, 1)

@@ -7,6 +7,11 @@ import pytest
 
 from hightide.wire.codec import decode, encode
 from hightide.wire.messages.controller import ResignControllerRequest, ResignControllerResponse
+from hightide.wire.messages.events import (
+    DescribedEvent,
+    DescribeEventsRequest,
+    DescribeEventsResponse,
+)
 from hightide.wire.messages.group_status import (
     GroupStatus,
     GroupStatusRequest,
@@ -18,6 +23,7 @@ from hightide.wire.messages.group_status import (
 from hightide.wire.messages.markers import OpenMarkerConnectionRequest, OpenMarkerConnectionResponse
 from hightide.wire.messages.proof import ProveBrokerRequest, ProveBrokerResponse
 from hightide.wire.messages.replicas import (
+    DepartedBroker,
     DescribedReplica,
     DescribedTopic,
     DescribeReplicasRequest,
@@ -279,6 +285,42 @@ BYTES = [
         ProveBrokerResponse(error_code=31, broker_id=3, nonce=b"no", proof=b"yes"),
         0,
         "001f 00000003 03 6e6f 04 796573 00",
+    ),
+    (
+        DescribeEventsRequest(
+            start_id="s",
+            after=3,
+            limit=4,
+            severity=2,
+            kinds=["k"],
+            topics=[TopicPartitions(topic="t", partitions=[5])],
+        ),
+        0,
+        "02 73 0000000000000003 00000004 02 02 02 6b 02 02 74 02 00000005 00 00",
+    ),
+    (
+        DescribeEventsResponse(
+            start_id="s",
+            position=3,
+            has_more=True,
+            dropped=1,
+            events=[
+                DescribedEvent(
+                    sequence=2,
+                    time_ms=4,
+                    monotonic_ms=5,
+                    kind="k",
+                    severity=1,
+                    text="w",
+                    data="{}",
+                )
+            ],
+            departed=[DepartedBroker(broker_id=6, host="h", port=7, last_seen_ms=8)],
+        ),
+        0,
+        "0000 00 02 73 0000000000000003 01 0000000000000001"
+        " 02 0000000000000002 0000000000000004 0000000000000005 02 6b 01 02 77 03 7b7d 00"
+        " 01 00 14 02 00000006 02 68 00000007 0000000000000008 00",
     ),
 ]
 

@@ -42,20 +42,26 @@ def describe_replicas(
             DescribedTopic(name=replica.topic, topic_id=replica.topic_id, partitions=[]),
         )
         topic.partitions.append(_described(replica, now_ms))
-    departed = broker.metadata_image.departed.endpoints(context.connection.listener)
     return DescribeReplicasResponse(
         topics=list(topics.values()),
         software_version=__version__,
-        departed=[
-            DepartedBroker(
-                broker_id=broker_id,
-                host=endpoint.host if endpoint else "",
-                port=endpoint.port if endpoint else 0,
-                last_seen_ms=broker.now_ms() - (now_ms - at_ms),
-            )
-            for broker_id, endpoint, at_ms in departed
-        ],
+        departed=departed_brokers(broker, context),
     )
+
+
+def departed_brokers(broker: Broker, context: Context) -> list[DepartedBroker]:
+    """Return the brokers that this one saw leave since it started."""
+    now_ms, now_monotonic_ms = broker.now_ms(), broker.monotonic_ms()
+    departed = broker.metadata_image.departed.endpoints(context.connection.listener)
+    return [
+        DepartedBroker(
+            broker_id=broker_id,
+            host=endpoint.host if endpoint else "",
+            port=endpoint.port if endpoint else 0,
+            last_seen_ms=now_ms - (now_monotonic_ms - at_ms),
+        )
+        for broker_id, endpoint, at_ms in departed
+    ]
 
 
 def _requested(broker: Broker, request: DescribeReplicasRequest) -> Iterator[Replica]:

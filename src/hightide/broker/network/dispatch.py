@@ -17,6 +17,7 @@ from hightide.broker.handlers import (
     api_versions,
     client_telemetry,
     configs,
+    describe_events,
     describe_producers,
     describe_replicas,
     elections,
@@ -127,6 +128,7 @@ HANDLERS: dict[int, Handler] = {
     30005: inter_broker.report_failures,
     30006: inter_broker.replica_log_info,
     30007: prove_broker.prove_broker,
+    30008: describe_events.describe_events,
 }
 
 # Requests between brokers. A broker answers them before it knows the cluster.

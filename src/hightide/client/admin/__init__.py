@@ -24,6 +24,7 @@ from hightide.client.security import PLAINTEXT, Security
 if TYPE_CHECKING:
     from hightide.client.admin.cluster import ClusterAdmin
     from hightide.client.admin.configs import ConfigAdmin
+    from hightide.client.admin.events import EventAdmin
     from hightide.client.admin.groups import GroupAdmin
     from hightide.client.admin.records import RecordAdmin
     from hightide.client.admin.replicas import ReplicaAdmin
@@ -92,6 +93,12 @@ class Admin:
         from hightide.client.admin.replicas import ReplicaAdmin
 
         return ReplicaAdmin(self.router, self.topics)
+
+    @cached_property
+    def events(self) -> EventAdmin:
+        from hightide.client.admin.events import EventAdmin
+
+        return EventAdmin(self.router)
 
     @cached_property
     def transactions(self) -> TransactionAdmin:

@@ -77,6 +77,7 @@ APIS: dict[int, tuple[str, str]] = {
     30005: ("ReportFailures", "replication"),
     30006: ("ReplicaLogInfo", "replication"),
     30007: ("ProveBroker", "proof"),
+    30008: ("DescribeEvents", "events"),
 }
 
 
