@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import shutil
 import sys
@@ -21,7 +22,7 @@ ZOOKEEPER_ADDRESS = "127.0.0.1:2181"
 HIDDEN = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")
 """What ProtectHome= and PrivateTmp= take away from a unit."""
 
-HOST = r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|[0-9a-fA-F:]*:[0-9a-fA-F:]+"
+HOST = r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?"
 USER = r"[a-z_][a-z0-9_-]{0,30}"
 JARS = "/usr/share/java"
 # Debian's jar of ZooKeeper names the jars that it needs, except two; and one writes the log.
@@ -53,7 +54,7 @@ def embedded_zookeeper_unit(
     program: str, listen: str, data: str, user: str, credentials: str | None
 ) -> str:
     host, _, port = listen.rpartition(":")
-    if not re.fullmatch(rf"{HOST}|\[[0-9a-fA-F:]+\]", host) or not re.fullmatch("[0-9]+", port):
+    if not port.isdecimal() or not is_host(host.strip("[]")):
         wrong_usage(f"--listen {listen}: expected HOST:PORT")
     if credentials is None and not (host.startswith("127.") or host in ("localhost", "[::1]")):
         wrong_usage(
@@ -125,7 +126,10 @@ def zookeeper_unit(data: str, config: str, user: str, home: str | None) -> str:
 
 def hosts(text: str) -> list[str]:
     """The members of an ensemble: at least three hosts, and an odd number of them."""
-    found = [matching(HOST, host.strip(), "the name of a host") for host in text.split(",")]
+    found = [host.strip() for host in text.split(",")]
+    for host in found:
+        if not is_host(host):
+            wrong_usage(f"--servers {text}: {host!r} is not the name of a host")
     if len(found) != len(set(found)):
         wrong_usage(f"--servers {text}: a host is named twice")
     if len(found) < 3 or len(found) % 2 == 0:
@@ -134,6 +138,17 @@ def hosts(text: str) -> list[str]:
             " them must be alive; for a single server see `hightide zookeeper start`"
         )
     return found
+
+
+def is_host(text: str) -> bool:
+    """Whether this is a name or an address, without a port."""
+    if ":" not in text:
+        return re.fullmatch(HOST, text) is not None
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def absolute(path: str) -> str:
