@@ -52,6 +52,8 @@ ZOOKEEPER_TIMES = ("--tick-ms", "200", "--max-session-timeout-ms", "60000")
 @dataclass(slots=True)
 class _Broker:
     port: int
+    metrics_port: int
+    """0 without metrics."""
     process: BrokerProcess
 
 
@@ -64,6 +66,8 @@ class Cluster:
     brokers, by broker id, such as a rack each.  Data goes to a temporary directory that is removed
     at the end, unless `data` names a directory, which is kept.  `memory=True` writes nothing to
     disk: the data of a process is then lost when it is killed or restarted.
+
+    `metrics=True` lets each broker serve /metrics, /livez and /readyz at `metrics(broker_id)`.
 
     ZooKeeper runs inside of the broker if there is one broker, and as a separate process if there
     are several; `zookeeper=True` always starts a separate process.  `zookeeper_connect` names an
@@ -83,6 +87,7 @@ class Cluster:
         broker_settings: Mapping[int, Mapping[str, object]] | None = None,
         data: Path | str | None = None,
         memory: bool = False,
+        metrics: bool = False,
         zookeeper: bool = False,
         coordinator: bool = False,
         zookeeper_connect: str | None = None,
@@ -100,6 +105,7 @@ class Cluster:
         self._broker_settings = broker_settings or {}
         self._given = Path(data) if data is not None else None
         self._memory = memory
+        self._has_metrics = metrics
         self._ensemble = zookeeper_connect
         self._separate = zookeeper_connect is None and (zookeeper or brokers > 1)
         self._ends_sessions = ends_sessions
@@ -190,8 +196,9 @@ class Cluster:
 
     def _launch(self, broker_id: int) -> None:
         port = free_port()
+        metrics_port = free_port() if self._has_metrics else 0
         process = BrokerProcess(
-            self._arguments(broker_id, port),
+            self._arguments(broker_id, port, metrics_port),
             self._file(f"broker-{broker_id}.log"),
             f"broker {broker_id}",
             wrapper=self.wrapper(broker_id),
@@ -199,16 +206,18 @@ class Cluster:
         )
         if self._ends_sessions:
             process.zookeeper = self.zookeeper
-        self._brokers[broker_id] = _Broker(port, process)
+        self._brokers[broker_id] = _Broker(port, metrics_port, process)
         process.launch()
 
-    def _arguments(self, broker_id: int, port: int) -> list[str]:
+    def _arguments(self, broker_id: int, port: int, metrics_port: int = 0) -> list[str]:
         arguments = ["--host", self.host(broker_id), "--port", str(port)]
         settings: dict[str, object] = {"broker.id": broker_id}
         if self._memory:
             arguments.append("--memory")
         else:
             settings["log.dirs"] = self.data(broker_id)
+        if metrics_port:
+            settings["metrics.listeners"] = f"HTTP://{self.host(broker_id)}:{metrics_port}"
         # An embedded ZooKeeper runs inside of the first broker; brokers added later use it too.
         inside = not self._separate and self._ensemble is None and broker_id == 1
         settings["zookeeper.listen" if inside else "zookeeper.connect"] = self.zookeeper
@@ -255,6 +264,12 @@ class Cluster:
 
     def port(self, broker_id: int = 1) -> int:
         return self._brokers[broker_id].port
+
+    def metrics(self, broker_id: int = 1, path: str = "/metrics") -> str:
+        """The URL of a broker's metrics, or of another path there, such as /readyz."""
+        port = self._brokers[broker_id].metrics_port
+        assert port, "Cluster(metrics=True) has metrics"
+        return f"http://{self.host(broker_id)}:{port}{path}"
 
     def pid(self, broker_id: int = 1) -> int:
         return self._brokers[broker_id].process.pid

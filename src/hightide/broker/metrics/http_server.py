@@ -2,8 +2,8 @@
 
 h11 parses and frames.  Everything has a bound: the connections, the bytes and the seconds of a
 request's head, and the seconds in which a client must take a response.  When all connections are
-taken, a new one replaces the one that has been silent for longest, so that clients which only hold
-connections open do not keep others out.
+taken, a new one replaces the one that has been silent for longest, else the one that has been
+taking its response for longest.  So clients that only hold connections do not keep others out.
 """
 
 from __future__ import annotations
@@ -86,12 +86,12 @@ class HttpServer:
 
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._connections) >= MOST_CONNECTIONS:
-            silent = next((c for c in self._connections if not c.is_responding), None)
-            if silent is None:
+            replaced = self._replaceable()
+            if replaced is None:
                 writer.transport.abort()
                 return
-            self._forget(silent)
-            silent.abort()
+            self._forget(replaced)
+            replaced.abort()
         connection = _Connection(reader, writer)
         self._connections[connection] = None
         try:
@@ -112,6 +112,12 @@ class HttpServer:
             self._forget(connection)
             connection.close()
 
+    def _replaceable(self) -> _Connection | None:
+        """A connection without a request, else one whose client is slow; the oldest."""
+        silent = (c for c in self._connections if not c.is_responding)
+        slow = (c for c in self._connections if c.is_sending)
+        return next(silent, None) or next(slow, None)
+
     def _forget(self, connection: _Connection) -> None:
         self._connections.pop(connection, None)
 
@@ -124,10 +130,13 @@ class _Connection:
         self._writer = writer
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
         self.is_responding = False
+        """Whether there is a request that has no complete response."""
+        self.is_sending = False
+        """Whether the response is complete, and the client is to take it."""
 
     async def read_request(self) -> Request | None:
         """Return the next request; None if the client is gone or has sent nothing for long."""
-        self.is_responding = False
+        self.is_responding = self.is_sending = False
         if not self._http.trailing_data[0]:
             try:
                 async with asyncio.timeout(IDLE_S):
@@ -165,6 +174,7 @@ class _Connection:
 
     async def send(self, response: Response) -> bool:
         """Send a response; return whether the connection takes another request."""
+        self.is_sending = True
         keeps = self._http.their_state is h11.DONE
         if not self._may_respond():
             return False
@@ -195,6 +205,8 @@ class _Connection:
         return self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE)
 
     def _write(self, event: h11.Event) -> None:
+        if self._writer.is_closing():
+            raise ConnectionResetError("the client is gone")  # uvloop raises RuntimeError
         self._writer.write(self._http.send(event) or b"")
 
     def close(self) -> None:
