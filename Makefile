@@ -17,7 +17,7 @@ export STARTED := $(shell date +%s)
 .DEFAULT_GOAL := help
 .PHONY: help run test test-rest test-all setup programs chaos-programs bench-programs kazoo-env lint format unit simulation \
 	zookeeper conformance spark spark-kafka sim chaos chaos-groups fuzz exactly-once exactly-once-spark \
-	conformance-zookeeper bench bench-bystander bench-profile bench-zookeeper bench-spark soak spark-soak docs clean
+	conformance-zookeeper generate-tools bench bench-bystander bench-profile bench-zookeeper bench-spark soak spark-soak docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-25s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -87,12 +87,14 @@ programs:
 	$(INSTALL)
 
 # The machine room has networks, disks and a library of its own; without root it runs with less.
+# systemd-analyze reads the units that `hightide generate` writes.
 chaos-programs:
 	@wanted=; \
 	command -v ip >/dev/null || wanted="$$wanted iproute2"; \
 	test -e /usr/sbin/iptables-legacy || wanted="$$wanted iptables"; \
 	test -e /usr/sbin/mkfs.ext4 || wanted="$$wanted e2fsprogs"; \
 	command -v cc >/dev/null || wanted="$$wanted gcc libc6-dev"; \
+	command -v systemd-analyze >/dev/null || wanted="$$wanted systemd"; \
 	$(INSTALL)
 
 bench-programs:
@@ -168,6 +170,10 @@ exactly-once-spark: setup programs ## Spark queries killed again and again: make
 conformance-zookeeper: setup programs kazoo-env ## all of kazoo's own tests and long random histories; minutes
 	HIGHTIDE_SUITE=full HIGHTIDE_STEPS=100000 $(BIN)/pytest $(ARGS) \
 	  tests/zookeeper/test_kazoo_suite.py tests/zookeeper/test_differential.py
+
+generate-tools: setup ## promtool, kubeconform and more, built by Go, for the tests of `hightide generate`
+	@command -v go >/dev/null || { echo "Go is needed to build promtool and kubeconform." >&2; exit 1; }
+	$(BIN)/python -m tests.support.generate_tools
 
 bench: setup bench-programs ## Hightide beside Apache Kafka: ratios, docs/benchmarks.md; an hour
 	$(BIN)/python -m bench.run $(ARGS)

@@ -115,7 +115,7 @@ def test_a_place_that_cannot_be_written_is_named(
 
 
 def test_paths_that_a_unit_does_not_see_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    program = "/home/me/.venv/bin/hightide"
+    program = "/var/tmp/venv/bin/hightide"
     assert main(["generate", "systemd", "--program", program]) == 0
     assert f"The unit does not see {program}" in capsys.readouterr().err
     assert main(["generate", "systemd", "--program", "/opt/hightide/bin/hightide"]) == 0
