@@ -64,30 +64,7 @@ def parser() -> argparse.ArgumentParser:
     built.add_argument(
         "--brokers", type=int, default=1, metavar="N", help="how many brokers (default: 1)"
     )
-    built.add_argument(
-        "--port",
-        type=int,
-        default=9092,
-        help="port of the first broker; the others follow. 0 picks free ports (default: 9092)",
-    )
-    built.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)"
-    )
-    built.add_argument(
-        "--zookeeper-port",
-        "--coordinator-port",  # its name in earlier versions
-        type=int,
-        metavar="PORT",
-        help="port of ZooKeeper, on 127.0.0.1; 0 picks a free one (default: "
-        f"{ZOOKEEPER_PORT} if it is free and --port is not 0, else a free one)",
-    )
-    built.add_argument(
-        "--metrics-port",
-        type=int,
-        metavar="PORT",
-        help="port of the first broker's /metrics, /livez and /readyz; the others follow. 0 picks"
-        f" free ports (default: {METRICS_PORT} or the next that is free; free ones with --port 0)",
-    )
+    add_addresses(built)
     where = built.add_mutually_exclusive_group()
     where.add_argument(
         "--data",
@@ -116,6 +93,34 @@ def parser() -> argparse.ArgumentParser:
         help="a broker setting, with Kafka's name; repeatable",
     )
     return built
+
+
+def add_addresses(built: argparse.ArgumentParser) -> None:
+    """Add the options for where the processes listen."""
+    built.add_argument(
+        "--port",
+        type=int,
+        default=9092,
+        help="port of the first broker; the others follow. 0 picks free ports (default: 9092)",
+    )
+    built.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)"
+    )
+    built.add_argument(
+        "--zookeeper-port",
+        "--coordinator-port",  # its name in earlier versions
+        type=int,
+        metavar="PORT",
+        help="port of ZooKeeper, on 127.0.0.1; 0 picks a free one (default: "
+        f"{ZOOKEEPER_PORT} if it is free and --port is not 0, else a free one)",
+    )
+    built.add_argument(
+        "--metrics-port",
+        type=int,
+        metavar="PORT",
+        help="port of the first broker's /metrics, /livez and /readyz; the others follow. 0 picks"
+        f" free ports (default: {METRICS_PORT} or the next that is free; free ones with --port 0)",
+    )
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
