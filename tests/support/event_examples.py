@@ -45,7 +45,7 @@ EXAMPLES: tuple[Event, ...] = (
     SessionChanged(
         SessionState.CONNECTED, "zk1:2181,zk2:2181", "session 0x1a2b, timeout 18000 ms", False
     ),
-    ControllerElected(2, 7, True),
+    ControllerElected(2, 7, True, 1),
     ControllerResigned(7, "another broker has /controller"),
     BrokersChanged((1,), (), (), (2, 3)),
     LeadersElected("broker 1 is gone", 18, 0, 53, 0, 7),
@@ -64,7 +64,7 @@ EXAMPLES: tuple[Event, ...] = (
     HighWatermarkStalled(*WHERE, 4021, 4933, (3,), "replica 3 lacks 912 records, for 5003 ms"),
     HighWatermarkMoves(*WHERE, 4933, 30120),
     RoleChanged(*WHERE, Role.FOLLOWS, 2, 5),
-    LogTruncated(*WHERE, 4940, 4933, 4933, 2, 5),
+    LogTruncated(*WHERE, 4940, 4, 4933, 4933, 2, 5, False),
     RecordsLost(*WHERE, 7, 4926, 4932, 3, 6, "the leader was elected uncleanly"),
     LogRecovered(*WHERE, 4000, 4933, 118, 42),
     RecordsDamaged("/data", "orders-0", 4100, 4163, "orders-0/4000.log.damaged", "at byte 52011"),

@@ -131,8 +131,8 @@ class ControllerElection:
 
     def _controller_seen(self, controller_id: int) -> None:
         if controller_id != self.controller_id:
-            self.controller_id = controller_id
-            record(log, ControllerElected(controller_id, self.epoch, self.is_controller))
+            previous, self.controller_id = self.controller_id, controller_id
+            record(log, ControllerElected(controller_id, self.epoch, self.is_controller, previous))
         self._changed.set()
         self.on_change()
 

@@ -32,6 +32,7 @@ from hightide.core.controller.controller_events import (
     BrokersChanged,
     StatePublished,
     TopicDeleted,
+    brokers_found,
     leaders_elected,
 )
 from hightide.event_log import record
@@ -271,7 +272,7 @@ class EventQueue:
         backoff = Backoff.every(_PAUSE_S)
         while True:
             try:
-                plan = await self._load()
+                plan, why = await self._load()
                 break
             except NotController:
                 raise
@@ -280,11 +281,12 @@ class EventQueue:
                 await backoff.pause()
         with self.publisher.hold_newcomers():
             self.publisher.brokers_changed()
-            await self._elect(plan, f"controller epoch {self.epoch}")
+            await self._elect(plan, why)
             await self._process("topics")
         self.recovery.look()
 
-    async def _load(self) -> list[PartitionChange]:
+    async def _load(self) -> tuple[list[PartitionChange], str]:
+        """Read the cluster; return the elections that are due, and their cause."""
         names = await self._zookeeper.children(znodes.TOPICS, self._topics_changed)
         topics = await self._reader.topics(names)
         brokers = await self._reader.brokers(self._brokers_changed)
@@ -296,7 +298,11 @@ class EventQueue:
             len(topics),
             sorted(brokers),
         )
-        return self.context.update_brokers(brokers)
+        found = brokers_found(self.context.machine.topics.values(), brokers)
+        if found is not None:
+            record(log, found)
+        why = f"controller epoch {self.epoch}" if found is None else found.cause
+        return self.context.update_brokers(brokers), why
 
     async def _check_brokers(self) -> None:
         known = self.context.brokers

@@ -414,7 +414,8 @@ class Replica:
         return step
 
     def _truncate(self, follower: Follower, step: Step, now_ms: int) -> None:
-        before, high_watermark = self.log.end_offset, follower.high_watermark
+        high_watermark = follower.high_watermark
+        before, last_epoch = self.log.end_offset, self.log.epochs.latest
         if step.lost:
             self._report_loss(follower, step)
         try:
@@ -431,12 +432,19 @@ class Replica:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(damage)) from damage
         follower.truncated()
         self._set_high_watermark(follower.high_watermark)
-        offsets = (before, self.log.end_offset, high_watermark)
         state = follower.state
-        record(
-            log,
-            LogTruncated(self.topic, self.partition, *offsets, state.leader, state.leader_epoch),
+        truncated = LogTruncated(
+            self.topic,
+            self.partition,
+            before,
+            last_epoch,
+            self.log.end_offset,
+            high_watermark,
+            state.leader,
+            state.leader_epoch,
+            is_restart=step.action is Action.RESTART,
         )
+        record(log, truncated)
 
     def _report_loss(self, follower: Follower, step: Step) -> None:
         state, high_watermark = follower.state, follower.high_watermark

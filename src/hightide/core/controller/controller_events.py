@@ -9,10 +9,11 @@ An ISR that its leader proposed has no event here: the leader knows who is late,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from hightide.core.controller.cluster_state import Topic
 from hightide.core.controller.controller import PartitionChange
 from hightide.core.controller.leader_election import RecoveryStrategy
 from hightide.core.events import Event, Severity, brokers, partition_name
@@ -27,11 +28,14 @@ class ControllerElected(Event):
     controller: int
     epoch: int
     is_here: bool
+    previous_controller: int
+    """The one that this broker knew before; -1 if none."""
 
     def __str__(self) -> str:
-        if self.is_here:
-            return f"this broker is the controller, in epoch {self.epoch}"
-        return f"broker {self.controller} is the controller, in epoch {self.epoch}"
+        who = "this broker" if self.is_here else f"broker {self.controller}"
+        previous = self.previous_controller
+        after = "" if previous == NO_BROKER else f", after broker {previous}"
+        return f"{who} is the controller, in epoch {self.epoch}{after}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,21 @@ class BrokersChanged(Event):
             for broker, epoch in zip(self.up, self.up_epochs, strict=True)
         ]
         return ", ".join(texts)
+
+
+def brokers_found(topics: Iterable[Topic], live: Collection[int]) -> BrokersChanged | None:
+    """Return what a new controller finds out at once: brokers are gone that lead or are in sync.
+
+    The controller before did not see it: it was one of them, or it has resigned.
+    """
+    members = {
+        member
+        for topic in topics
+        for state in topic.partitions.values()
+        for member in (state.leader, *state.isr)
+    }
+    gone = tuple(sorted(members - {NO_BROKER, *live}))
+    return BrokersChanged(gone, (), (), tuple(sorted(live))) if gone else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,28 +129,41 @@ def divergence(
 
 @dataclass(frozen=True, slots=True)
 class LogTruncated(Event):
-    """A follower has dropped the end of its log, where it diverged from the leader's."""
+    """A follower has dropped the end of its log, or all of it, because the leader's differs."""
 
     severity: ClassVar[Severity] = Severity.INFO
     topic: str
     partition: int
     before: int
     """The log end offset before."""
+    last_epoch: int
+    """The leader epoch of the last record before."""
     end_offset: int
     high_watermark: int
+    """The high watermark before: what is above it was not committed."""
     leader: int
     leader_epoch: int
+    is_restart: bool
+    """Whether the log begins again, empty, at its end offset."""
 
     def __str__(self) -> str:
+        name = partition_name(self.topic, self.partition)
+        leader = f"broker {self.leader}, the leader in epoch {self.leader_epoch}"
+        if self.is_restart:
+            return (
+                f"{name}: begins again at offset {self.end_offset}, without what it had before"
+                f" offset {self.before} of leader epoch {self.last_epoch}: nothing of that is in"
+                f" the log of {leader}"
+            )
         text = (
-            f"{partition_name(self.topic, self.partition)}: truncated from offset {self.before} to"
-            f" {self.end_offset}, where it diverges from the log of broker {self.leader}, the"
-            f" leader in epoch {self.leader_epoch}"
+            f"{name}: truncated from offset {self.before} of leader epoch {self.last_epoch} to"
+            f" {self.end_offset}, where it diverges from the log of {leader}"
         )
         if self.high_watermark > self.end_offset:
             return text
         return (
-            f"{text}; what is dropped was not committed, above high watermark {self.high_watermark}"
+            f"{text}; what is dropped was not committed, because not all of the ISR had it: it is"
+            f" above high watermark {self.high_watermark}"
         )
 
 
