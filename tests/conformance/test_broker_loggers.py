@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -129,7 +130,8 @@ def test_the_request_that_replaces_all_settings_is_refused(admin) -> None:
 
 def code_of(found) -> int:
     """The error code of the one resource."""
-    return found
+    (text,) = found["broker_logger"].values()
+    return int(re.match(r"\[Error (\d+)\]", text)[1])
 
 
 def test_the_command_line_shows_and_sets_levels(cluster, capfd, monkeypatch) -> None:

@@ -58,6 +58,7 @@ def measured() -> Iterator[BrokerThread]:
         transaction_state_log_num_partitions=4,
         group_initial_rebalance_delay_ms=0,
         auto_create_topics_enable=False,
+        metrics_listeners="HTTP://127.0.0.1:0",
     )
     thread.run(populate(thread))
     yield thread

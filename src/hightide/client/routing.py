@@ -103,8 +103,8 @@ class Router:
     long as it retries anything else, also while no broker can be reached, and it remembers
     coordinators, because a transaction sends several requests to the same one.
 
-    `connect_timeout_ms` is for a connection and the first response on it; without it, `timeout_ms`
-    is for these too.
+    `connect_timeout_ms` is for a connection, its first response, and the first Metadata, which
+    a broker that is starting does not answer; without it, `timeout_ms` is for these too.
     """
 
     def __init__(
@@ -145,7 +145,8 @@ class Router:
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=create)
         connection = await self.any()
         try:
-            answer = await connection.send(request, timeout_ms=self.timeout_ms)
+            timeout_ms = self.timeout_ms if self.nodes else self._connect_timeout_ms
+            answer = await connection.send(request, timeout_ms=timeout_ms)
         except ConnectionFailed:
             # A connection that hangs is still open, and `any` would return it again.
             connection.close()
