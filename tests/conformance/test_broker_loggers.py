@@ -131,7 +131,8 @@ def test_the_request_that_replaces_all_settings_is_refused(admin) -> None:
 def code_of(found) -> int:
     """The error code of the one resource."""
     (text,) = found["broker_logger"].values()
-    return int(re.match(r"\[Error (\d+)\]", text)[1])
+    (code,) = re.findall(r"\[Error (\d+)\]", text)
+    return int(code)
 
 
 def test_the_command_line_shows_and_sets_levels(cluster, capfd, monkeypatch) -> None:

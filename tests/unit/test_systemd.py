@@ -78,9 +78,7 @@ def test_the_watchdog_of_another_process_is_left_to_it(
 
 
 @pytest.mark.parametrize("name", [None, "", "relative", "/nothing/listens/here"])
-def test_without_systemd_nothing_happens(
-    name: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_systemd_nothing_happens(name: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     if name is None:
         monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
     else:

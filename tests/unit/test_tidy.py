@@ -36,7 +36,14 @@ ALLOWED_NAMES = {"ReplicaManager", "replica_manager", "LogManager", "log_manager
 # Calls that tie a part to the machine it runs on, and the only parts that may make them.
 BANNED_CALLS = {
     "time.time": ("broker/", "cli/", "ingest/", "spark/", "testing/", "process.py"),
-    "time.time_ns": ("broker/", "cli/", "testing/", "process.py", "event_log.py", "zookeeper/committer.py"),
+    "time.time_ns": (
+        "broker/",
+        "cli/",
+        "testing/",
+        "process.py",
+        "event_log.py",
+        "zookeeper/committer.py",
+    ),
     "time.sleep": ("client/retry.py", "ingest/", "spark/", "testing/", "process.py"),
     "random.random": (),
     "random.randint": (),

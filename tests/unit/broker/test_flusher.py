@@ -68,8 +68,9 @@ class Connection:
 
     def complete(self, slot: Slot, response: bytes) -> None:
         slot.response = response
-        while self.slots and self.slots[0].response is not None:
-            self.responses.append(self.slots.pop(0).response)
+        while self.slots and isinstance(first := self.slots[0].response, bytes):
+            self.slots.pop(0)
+            self.responses.append(first)
             self.answered.set()
 
     def close(self, why: str) -> None:
