@@ -25,8 +25,8 @@ from hightide.zookeeper import DATABASE, OLD_DATABASE
 
 DATA = Path(".hightide")
 ZOOKEEPER_PORT = 2181
-METRICS_PORT = 9464
-"""OpenTelemetry's habit for Prometheus; 9090 and its neighbours are Prometheus itself."""
+METRICS_PORT = 9404
+"""As in the files of `hightide generate`, and in Strimzi."""
 LISTENERS = "metrics.listeners"
 MOST_REPLICAS = 3
 GROUP_DELAY_MS = 100

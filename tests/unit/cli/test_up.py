@@ -128,13 +128,13 @@ def test_metrics_listeners_of_the_user_stay():
 @pytest.mark.parametrize(
     ("host", "url"),
     [
-        ("127.0.0.1", "http://127.0.0.1:9464/metrics"),
-        ("0.0.0.0", "http://127.0.0.1:9464/metrics"),
-        ("::1", "http://[::1]:9464/metrics"),
+        ("127.0.0.1", "http://127.0.0.1:9404/metrics"),
+        ("0.0.0.0", "http://127.0.0.1:9404/metrics"),
+        ("::1", "http://[::1]:9404/metrics"),
     ],
 )
 def test_up_says_where_metrics_are(host, url):
-    assert up.metrics_url(host, 9464) == url
+    assert up.metrics_url(host, 9404) == url
 
 
 class EarlierVersion:
