@@ -345,7 +345,9 @@ def test_the_pytest_fixture_can_be_fresh_for_each_test(pytester, inner_pytest):
     inner_pytest().assert_outcomes(passed=2)
 
 
-def test_the_report_of_a_failed_test_has_the_ends_of_the_logs(pytester, inner_pytest):
+def test_the_report_of_a_failed_test_has_the_ends_of_the_logs_and_the_events(
+    pytester, inner_pytest
+):
     pytester.makepyfile(
         """
         def test_fails(hightide):
@@ -361,6 +363,8 @@ def test_the_report_of_a_failed_test_has_the_ends_of_the_logs(pytester, inner_py
     assert text.count("hightide: the ends of the logs") == 1
     assert "-- broker 1 (running)" in text
     assert "listens on 127.0.0.1" in text
+    assert text.count("hightide: the events") == 1
+    assert "INFO    [broker 1] controller_elected: this broker is the controller" in text
 
 
 def test_the_pytest_fixture_of_a_cluster_has_three_brokers(pytester, inner_pytest):

@@ -29,11 +29,13 @@ from hightide.settings.secrets import is_secret, variable_of
 
 if TYPE_CHECKING:
     from hightide.client.admin import Admin
+    from hightide.client.model.events import BrokerEvent, EventFilter, FoundEvents
 
 __all__ = ["Cluster", "free_port"]
 
 HOST = "127.0.0.1"
 ATTEMPTS = 5
+EVENTS_S = 20.0
 T = TypeVar("T")
 
 MOST_REPLICAS = 3
@@ -277,6 +279,17 @@ class Cluster:
     def is_running(self, broker_id: int = 1) -> bool:
         return self._brokers[broker_id].process.is_running()
 
+    def is_paused(self, broker_id: int = 1) -> bool:
+        return self._brokers[broker_id].process.is_paused
+
+    def responsive(self) -> list[int]:
+        """The brokers that run and are not paused."""
+        return [
+            broker_id
+            for broker_id, broker in self._brokers.items()
+            if broker.process.is_running() and not broker.process.is_paused
+        ]
+
     def log(self, broker_id: int = 1) -> str:
         """The broker's log since the cluster was started."""
         return self._file(f"broker-{broker_id}.log").read_text(errors="replace")
@@ -289,6 +302,31 @@ class Cluster:
             f"{process.last_lines(line_count)}"
             for process in (*processes, *filter(None, [self._zookeeper]))
         )
+
+    def events(
+        self, broker_id: int | None = None, *, kind: str | None = None, limit: int = 1000
+    ) -> list[BrokerEvent]:
+        """The newest events of the running brokers, or of one, in the order of time."""
+        from hightide.client.model.events import EventFilter
+
+        brokers = self.responsive() if broker_id is None else [broker_id]
+        kinds = [] if kind is None else [kind]
+        return self.found_events(EventFilter(brokers=brokers, kinds=kinds), limit).events
+
+    def found_events(self, wanted: EventFilter, limit: int) -> FoundEvents:
+        """The newest events of these brokers, and the brokers that did not answer."""
+
+        async def ask(admin: Admin) -> FoundEvents:
+            async with asyncio.timeout(EVENTS_S):
+                return await admin.events.newest(limit, wanted)
+
+        return self._ask(ask)
+
+    def event_ends(self, count: int = 20) -> str:
+        """The last events of each broker, for the report of a failed test."""
+        from hightide.testing.report import event_ends
+
+        return event_ends(self, count)
 
     def data(self, broker_id: int = 1) -> Path:
         """The broker's log directory."""
@@ -338,11 +376,7 @@ class Cluster:
         """Run an admin client, in a thread, because the caller may have a running event loop."""
         from hightide.client.admin import Admin
 
-        responsive = self._addresses(
-            broker_id
-            for broker_id, broker in self._brokers.items()
-            if broker.process.is_running() and not broker.process.is_paused
-        )
+        responsive = self._addresses(self.responsive())
 
         async def ask() -> T:
             async with Admin(responsive) as admin:

@@ -11,7 +11,8 @@ pytest settings.  Settings of the broker are in `hightide_settings`, one per lin
 
 `hightide_cluster` is a cluster of three brokers with these settings, always for the session.
 
-The report of a test that fails with one of them ends with the last log lines of each broker.
+The report of a test that fails with one of them ends with the last log lines of each broker, and
+with the last events of all brokers in the order of time.
 
 Nothing is imported before a fixture is used, so the plugin costs other test suites nothing.
 """
@@ -60,14 +61,15 @@ def hightide_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add the ends of the brokers' logs to the report of a failed test."""
+    """Add the ends of the brokers' logs, and their events, to the report of a failed test."""
     report = yield
     if report.failed:
         used: dict[str, object] = getattr(item, "funcargs", {})
         for name in ("hightide", "hightide_cluster"):
-            log_ends = getattr(used.get(name), "log_ends", None)
-            if log_ends is not None:
-                report.sections.append((f"{name}: the ends of the logs", log_ends()))
+            for what, text in (("the ends of the logs", "log_ends"), ("the events", "event_ends")):
+                ends = getattr(used.get(name), text, None)
+                if ends is not None:
+                    report.sections.append((f"{name}: {what}", ends()))
     return report
 
 
