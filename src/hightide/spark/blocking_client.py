@@ -46,7 +46,7 @@ __all__ = [
 T = TypeVar("T")
 TopicPartition = tuple[str, int]
 
-USED_OPTIONS = ("bootstrap.servers", "client.id", "request.timeout.ms")
+USED_OPTIONS = ("bootstrap.servers", "client.id", "enable.metrics.push", "request.timeout.ms")
 SEQUENCES = 2**31
 STOP_S = 5.0
 DOUBT_S = 2.0

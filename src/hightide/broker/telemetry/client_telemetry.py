@@ -4,8 +4,9 @@
     PushTelemetry ─▶ handler ─▶ instances ─▶ otlp.read, in the work pool ─▶ last values
     GET /metrics  ─▶ snapshot, on the loop ─▶ families, in any thread ◀──────────┘
 
-`/config/client-metrics` has the subscriptions.  A broker without `metrics.listeners` has nothing
-that reads the values, so it does not serve the two requests, and clients push elsewhere.
+`/config/client-metrics` has the subscriptions; one for the pipelines of Spark is built in.  A
+broker without `metrics.listeners` has nothing that reads the values, so it does not serve the two
+requests, and clients push elsewhere.
 """
 
 from __future__ import annotations
@@ -25,6 +26,15 @@ from hightide.core.telemetry.subscription import (
 )
 from hightide.zookeeper.znodes import id_text
 
+_PIPELINES = {
+    "metrics": "spark.query.",
+    "interval.ms": "5000",
+    "match": "client_id=hightide-spark",
+}
+"""What the pipelines of `hightide.spark` push without a subscription."""
+_BUILT_IN = ""
+"""The name of that subscription; others have a name."""
+
 
 def check_config(config: Mapping[str, str]) -> None:
     """Raise InvalidSetting unless a subscription may have this config."""
@@ -36,6 +46,7 @@ class ClientTelemetry:
 
     def __init__(self) -> None:
         self.instances = ClientInstances()
+        self.instances.configured(_BUILT_IN, parse(_PIPELINES, compile_pattern))
         self.metrics = ClientMetrics()
 
     # -- subscriptions ---------------------------------------------------------------------

@@ -26,6 +26,7 @@ from hightide.spark.source.source_options import client_properties
 from hightide.spark.streams.errors import StreamsError, listed
 from hightide.spark.streams.output import Write, topic_writer, writer
 from hightide.spark.streams.query import BROKER_DECIDES, MEMORY, TOPIC
+from hightide.spark.streams.query_metrics import QueryMetrics
 from hightide.spark.streams.query_plan import Plan
 
 if TYPE_CHECKING:
@@ -246,9 +247,14 @@ class RunningQueries:
         self.gates: dict[str, Gate] = {}
         self._spark = spark
         self._lags: dict[str, tuple[GroupProgress, StreamingQueryListener]] = {}
+        self._metrics: QueryMetrics | None = None
 
     def add(self, name: str, query: StreamingQuery, options: Mapping[str, str], group: str) -> None:
-        """Add a query, and commit its progress to a group as batches end."""
+        """Add a query; commit its progress to a group, and push its figures, as batches end."""
+        if not self.queries:
+            self._metrics = QueryMetrics.start(self._spark, client_properties(options))
+        if self._metrics is not None:
+            self._metrics.watch(name, query, group)
         self.queries[name] = query
         self._lags[name] = (
             GroupProgress(client_properties(options), group),
@@ -317,6 +323,9 @@ class RunningQueries:
                 ends |= offsets_of(source.endOffset)
             progress.reached(ends)
         self._lags.clear()
+        if self._metrics is not None:
+            self._metrics.stop(self._spark, self.queries.values())
+            self._metrics = None
 
 
 @contextmanager
