@@ -196,7 +196,7 @@ def test_a_line_has_time_level_broker_kind_and_sentence(quiet, command):
     (line,) = done.lines
     assert re.fullmatch(
         r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d INFO    \[broker [12]\]"
-        rf" topic_created: created topic {topic} with 1 partitions",
+        rf" topic_created: created topic {topic} with 1 partition",
         line,
     )
     assert done.err == ""

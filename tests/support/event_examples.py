@@ -30,7 +30,7 @@ from hightide.core.groups.group_events import GroupRebalanced, GroupRebalancing
 from hightide.core.partition.follower import LogTruncated, RecordsLost
 from hightide.core.partition.isr import IsrGrown, IsrShrunk
 from hightide.core.partition.stall import HighWatermarkMoves, HighWatermarkStalled
-from hightide.core.partition.state import FailureKind, FirstWrite, Role, RoleChanged
+from hightide.core.partition.state import NO_BROKER, FailureKind, FirstWrite, Role, RoleChanged
 from hightide.core.transactions.transaction_coordinator import TransactionAborted
 from hightide.log.disk_state import DiskChanged, DiskStatus
 from hightide.log.recovery import LogRecovered
@@ -43,10 +43,13 @@ WHERE = ("orders", 0)
 
 EXAMPLES: tuple[Event, ...] = (
     SessionChanged(
-        SessionState.CONNECTED, "zk1:2181,zk2:2181", "session 0x1a2b, timeout 18000 ms", False
+        SessionState.CONNECTED,
+        "zk1:2181,zk2:2181",
+        "session 0x13c71038e875f88, timeout 18000 ms",
+        False,
     ),
     ControllerElected(2, 7, True, 1),
-    ControllerResigned(7, "another broker has /controller"),
+    ControllerResigned(7, "another broker is the controller"),
     BrokersChanged((1,), (), (), (2, 3)),
     LeadersElected("broker 1 is gone", 18, 0, 53, 0, 7),
     StatePublished("broker 1 is gone", 9, True),
@@ -59,23 +62,67 @@ EXAMPLES: tuple[Event, ...] = (
     TopicCreated("orders", "3f1c9a52-5d0e-4f57-9a3e-0c6f0d5a7b11", 6),
     PartitionsAdded("orders", 6, 12),
     TopicDeleted("orders"),
-    IsrShrunk(*WHERE, (3,), (1, 2), 1, "replica 3 lacks 912 records, for 30040 ms"),
+    IsrShrunk(
+        *WHERE,
+        (3,),
+        (1, 2),
+        1,
+        "replica 3 is 912 records behind and was last caught up 30040 ms ago",
+    ),
     IsrGrown(*WHERE, (3,), (1, 2, 3), 1, "caught up"),
-    HighWatermarkStalled(*WHERE, 4021, 4933, (3,), "replica 3 lacks 912 records, for 5003 ms"),
+    HighWatermarkStalled(
+        *WHERE,
+        4021,
+        4933,
+        (3,),
+        "replica 3 is 912 records behind and was last caught up 5003 ms ago",
+    ),
     HighWatermarkMoves(*WHERE, 4933, 30120),
     RoleChanged(*WHERE, Role.FOLLOWS, 2, 5),
     LogTruncated(*WHERE, 4940, 4, 4933, 4933, 2, 5, False),
-    RecordsLost(*WHERE, 7, 4926, 4932, 3, 6, "the leader was elected uncleanly"),
+    RecordsLost(
+        *WHERE,
+        7,
+        4926,
+        4932,
+        3,
+        6,
+        "the leader elected in leader epoch 6 was not known to have all committed records",
+    ),
     LogRecovered(*WHERE, 4000, 4933, 118, 42),
-    RecordsDamaged("/data", "orders-0", 4100, 4163, "orders-0/4000.log.damaged", "at byte 52011"),
+    RecordsDamaged(
+        "/data",
+        "orders-0",
+        4100,
+        4163,
+        "orders-0.1795077012972-damaged",
+        "at byte 52011 of orders-0/00000000000000004000.log: there is no record batch",
+    ),
     ReplicaFailed(*WHERE, FailureKind.OFFLINE, "cannot read /data/orders-0: Input/output error"),
     ReplicaRecovered(*WHERE, FailureKind.OFFLINE),
     DiskChanged("/data", DiskStatus.FULL, "No space left on device"),
-    GroupRebalancing("billing", 4, 3, "member app-2 has left"),
+    GroupRebalancing("billing", 4, 3, "left: app-2-61f0"),
     GroupRebalanced("billing", 5, 2, 812),
     TransactionAborted("shop-1", 4001, 3, 2, "it has not ended within 60000 ms", False),
     SlowRequest("Metadata", 12, "dashboard", "10.0.0.7:51224", 240),
     RequestDenied("PublishState as broker 2", "10.0.0.9 (client id 'x')", 0),
+)
+
+# Kinds whose level depends on the facts have an example of each.
+OTHER_LEVELS: tuple[Event, ...] = (
+    SessionChanged(
+        SessionState.LOST,
+        "zk1:2181,zk2:2181",
+        "session 0x13c71038e875f88 is closed or expired",
+        False,
+    ),
+    BrokersChanged((), (1,), (77,), (1, 2, 3)),
+    LeaderElected(*WHERE, 1, NO_BROKER, 0, (1, 2, 3), "topic created"),
+    LogRecovered(*WHERE, 4000, 4933, 0, 42),
+    ReplicaFailed(*WHERE, FailureKind.FULL, "No space left on device"),
+    ReplicaRecovered(*WHERE, FailureKind.FULL),
+    DiskChanged("/data", DiskStatus.WORKS, ""),
+    TransactionAborted("shop-1", 4001, 3, 2, "its client asked", True),
 )
 
 

@@ -49,7 +49,8 @@ _PARTITION_BYTES = 60
 _PAUSE_S = 0.2
 _TRIES = 3
 _LOGGED_EVENTS = 20
-"""The failure of a broker may change thousands of partitions; the ring has all of them."""
+"""The failure of a broker may change thousands of partitions; the ring has all of them.  The log
+has more than that only of elections that may have lost records."""
 
 
 class _Write(NamedTuple):
@@ -178,8 +179,9 @@ class ZnodeWriter:
         strategy = RecoveryStrategy.NONE if topic is None else topic.rules.strategy
         for event in events_of(change, cause.why, strategy, is_proposed=cause.is_proposed):
             cause.events += 1
-            record(log, event, is_logged=cause.events <= _LOGGED_EVENTS)
-            if isinstance(event, UncleanLeaderElected):
+            is_unclean = isinstance(event, UncleanLeaderElected)
+            record(log, event, is_logged=is_unclean or cause.events <= _LOGGED_EVENTS)
+            if is_unclean:
                 self._on_unclean()
         return follow_up
 

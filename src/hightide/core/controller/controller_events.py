@@ -153,7 +153,8 @@ class TopicCreated(Event):
     partitions: int
 
     def __str__(self) -> str:
-        return f"created topic {self.topic} with {self.partitions} partitions"
+        count = "1 partition" if self.partitions == 1 else f"{self.partitions} partitions"
+        return f"created topic {self.topic} with {count}"
 
 
 @dataclass(frozen=True, slots=True)
