@@ -197,6 +197,7 @@ spark-soak: setup bench-programs ## a windowed query for half an hour: make spar
 docs: setup ## write the generated pages of docs/reference
 	@mkdir -p docs/reference
 	$(BIN)/python -m hightide.settings > docs/reference/settings.md
+	$(BIN)/python -m hightide.broker.metrics > docs/reference/metrics.md
 
 clean: ## remove the environments and all caches
 	rm -rf $(VENV) .venv-kazoo build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

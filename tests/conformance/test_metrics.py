@@ -47,10 +47,10 @@ def two() -> Iterator[Cluster]:
         yield cluster
 
 
-def produce(cluster: Cluster, topic: str, values: list[bytes], **how: int) -> None:
+def produce(cluster: Cluster, topic: str, values: list[bytes], timestamp: int = 0) -> None:
     producer = Producer({"bootstrap.servers": cluster.bootstrap})
     for value in values:
-        producer.produce(topic, value, partition=0, **how)
+        producer.produce(topic, value, partition=0, timestamp=timestamp)
     assert producer.flush(30) == 0
 
 
@@ -351,7 +351,8 @@ def test_a_killed_follower_is_missed_and_is_ready_when_it_has_caught_up(two: Clu
     assert (scrape(two.metrics(leader)).value("kafka_server_replicafetchermanager_maxlag") or 0) > 0
     configure(two, ResourceType.BROKER, str(follower), follower_replication_throttled_rate=None)
     eventually(lambda: get(ready).status == 200)
-    found = eventually(lambda: isr_of(two, leader, topic) == 2 and scrape(two.metrics(leader)))
+    eventually(lambda: isr_of(two, leader, topic) == 2)
+    found = scrape(two.metrics(leader))
     assert found.value(lag, **far) == 0
     assert (found.value("kafka_server_replicamanager_isrexpands_total") or 0) > 0
 

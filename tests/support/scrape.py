@@ -65,6 +65,6 @@ def get(url: str, timeout_s: float = TIMEOUT_S, **headers: str) -> Page:
 
 
 def scrape(url: str, accept: str = "") -> Scrape:
-    page = get(url, **({"Accept": accept} if accept else {}))
+    page = get(url, Accept=accept or "*/*")
     assert page.status == 200, page
     return Scrape(page.text, is_open_metrics="openmetrics" in page.content_type)
