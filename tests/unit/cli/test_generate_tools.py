@@ -81,6 +81,59 @@ def test_prometheus_reads_the_alerts_and_the_queries_of_the_dashboard(tmp_path: 
     assert f"SUCCESS: {len(queries)} rules" in run([promtool, "check", "rules", file])
 
 
+BROKER = '{job="hightide",instance="one:9404"}'
+CONTROLLERS = f"kafka_controller_kafkacontroller_activecontrollercount{BROKER}"
+OFFLINE = f"kafka_controller_kafkacontroller_offlinepartitionscount{BROKER}"
+FREE, TOTAL = (
+    f'hightide_log_directory_{kind}_bytes{{job="hightide",instance="one:9404",logdirectory="/d"}}'
+    for kind in ("free", "total")
+)
+LAG = (
+    'kafka_consumergroup_lag_seconds{job="hightide",instance="one:9404",consumergroup="shop",'
+    'topic="orders",partition="0"}'
+)
+MEMBERS = 'kafka_consumergroup_members{job="hightide",instance="one:9404",consumergroup="shop"}'
+WELL = {
+    f"up{BROKER}": "1x60", CONTROLLERS: "1x60", OFFLINE: "0x60", FREE: "90x60", TOTAL: "100x60",
+    LAG: "2x60", MEMBERS: "1x60",
+}  # fmt: skip
+"""What Prometheus sees for an hour, a sample each minute, in its notation: VALUE+STEPxTIMES."""
+STORIES: dict[str, tuple[dict[str, str], set[str]]] = {
+    "all is well": ({}, set()),
+    "a broker is down": ({f"up{BROKER}": "0x60"}, {"BrokerDown"}),
+    "nothing is scraped": ({f"up{BROKER}": "_x60"}, {"NotScraped"}),
+    "there is no controller": ({CONTROLLERS: "0x60"}, {"NoController"}),
+    "partitions have no leader": ({OFFLINE: "4x60"}, {"OfflinePartitions"}),
+    "a disk is full": ({FREE: "2x60"}, {"DiskFull"}),
+    "a disk fills": ({FREE: "39-0.5x60"}, {"DiskFills"}),
+    "a group falls behind": ({LAG: "0+60x60"}, {"GroupFallsBehind"}),
+    "a group is behind and catches up": ({LAG: "9000-60x60"}, set()),
+    "a group has no members": ({LAG: "1000x60", MEMBERS: "0x60"}, {"GroupWithoutMembers"}),
+}
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_an_alert_fires_when_it_should_and_only_then(story: str, tmp_path: Path) -> None:
+    promtool = tool("promtool", "make generate-tools")
+    rules = generate(tmp_path / "rules.yaml", "prometheus-rules")
+    changed, alerts = STORIES[story]
+    series = [{"series": name, "values": values} for name, values in (WELL | changed).items()]
+    expected = [
+        {"labels": f'{{alertname="Hightide{alert}"}}', "value": 1} for alert in sorted(alerts)
+    ]
+    firing = {
+        "expr": 'count by (alertname) (ALERTS{alertstate="firing"})',
+        "eval_time": "59m",
+        "exp_samples": expected,
+    }
+    hour = {"interval": "1m", "input_series": series, "promql_expr_test": [firing]}
+    file = tmp_path / "test.json"
+    file.write_text(
+        json.dumps({"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": [hour]})
+    )
+    assert "SUCCESS" in run([promtool, "test", "rules", file])
+
+
 @pytest.mark.parametrize("version", generate_tools.KUBERNETES_VERSIONS)
 @pytest.mark.parametrize("options", [(), ("--replicas", "5", "--storage-class", "fast")])
 def test_kubernetes_has_schemas_for_all_that_the_manifests_say(
