@@ -355,6 +355,34 @@ def test_a_killed_follower_is_missed_and_is_ready_when_it_has_caught_up(two: Clu
     found = scrape(two.metrics(leader))
     assert found.value(lag, **far) == 0
     assert (found.value("kafka_server_replicamanager_isrexpands_total") or 0) > 0
+    # No consumer was there: what followers are refused counts as theirs.
+    errors = "kafka_network_requestmetrics_errors_total"
+    assert found.all(errors, request="FetchConsumer") == {}
+    assert found.value(f"{TRAFFIC}_failedfetchrequests_total") == 0
+
+
+def test_the_lag_of_a_group_is_known_where_the_partition_is_not(two: Cluster) -> None:
+    wait_until_ready(two)
+    topic = two.create_topic(replication_factor=1)
+    minute_ago_ms = int(time.time() * 1000) - 60_000
+    produce(two, topic, [b"x"] * 10, timestamp=minute_ago_ms)
+    other = 3 - two.leader(topic)
+
+    def lag_at_the_other(group: str) -> dict[str, float | None]:
+        found = scrape(two.metrics(other))
+        where = {"consumergroup": group, "topic": topic, "partition": "0"}
+        names = ("current_offset", "lag", "lag_seconds")
+        return {name: found.value(f"kafka_consumergroup_{name}", **where) for name in names}
+
+    for number in range(100):
+        group = f"far-{number}"
+        with contextlib.closing(reader(two, group)) as consumer:
+            consumer.commit(offsets=[TopicPartition(topic, 0, 4)], asynchronous=False)
+        if lag_at_the_other(group)["current_offset"] is not None:
+            break
+    # The leader may have been asked before the records were written, and is asked again then.
+    eventually(lambda: lag_at_the_other(group)["lag"] == 6)
+    eventually(lambda: (lag_at_the_other(group)["lag_seconds"] or 0) >= 60)
 
 
 # -- health --------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from tests.conformance.test_cluster import (
     wait_until_it_knows,
 )
 from tests.support.eventually import eventually
+from tests.support.scrape import get, scrape
 
 
 class Up:
@@ -104,6 +105,17 @@ def test_up_serves_when_it_says_so_and_stops_cleanly(up, number):
     assert code == 0, said
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
     assert "Traceback" not in said
+
+
+def test_two_clusters_at_once_have_metrics_of_their_own(up):
+    urls = []
+    for run in (up("--port", "0", "--memory"), up("--port", "0", "--memory", "--brokers", "2")):
+        run.bootstrap()
+        urls += run.hears("metrics: ").removeprefix("metrics: ").split()
+    assert len({*urls}) == 3
+    for url in urls:
+        assert scrape(url).value("kafka_server_kafkaserver_brokerstate") == 3
+        assert get(url.replace("/metrics", "/livez")).status == 200
 
 
 @pytest.mark.extended

@@ -266,6 +266,16 @@ def test_a_client_that_comes_back_may_ask_at_once() -> None:
     assert world.subscribe() == ErrorCode.NONE
 
 
+def test_a_push_counts_once_it_has_been_read() -> None:
+    world = World(metrics="*")
+    world.push()
+    assert world.machine.counts.pushed == 0
+    world.machine.has_read(world.find(), ErrorCode.NONE)
+    world.machine.has_read(world.find(), ErrorCode.INVALID_RECORD)
+    assert (world.machine.counts.pushed, world.machine.counts.invalid) == (1, 1)
+    assert world.find().last_error == ErrorCode.INVALID_RECORD
+
+
 # -- any history ---------------------------------------------------------------------------------
 
 STEPS = st.lists(

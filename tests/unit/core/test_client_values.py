@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hightide.core.telemetry.client_instances import ClientInstance
+from hightide.core.telemetry.client_instances import KEPT_MS, ClientInstance
 from hightide.core.telemetry.client_values import (
     MOST_LABELS,
     ClientMetrics,
@@ -151,6 +151,31 @@ def test_values_expire() -> None:
     pushes.store.expire(3 * 300_000)
     assert pushes.values(TRANSLATED) == []
     assert pushes.store.size_bytes == 0
+
+
+def test_the_values_of_a_client_that_is_gone_stay_for_a_minute_after_the_next_scrape() -> None:
+    pushes = Pushes()
+    pushes.push(instance(1), point())
+    pushes.push(instance(2), point(value=2.0))
+    pushes.store.disconnected(uuid.UUID(int=1))
+    pushes.store.disconnected(uuid.UUID(int=3))
+    now_ms = 100_000
+    pushes.store.expire(now_ms)
+    assert pushes.values(TRANSLATED) == [1, 2]
+    pushes.store.expire(now_ms + KEPT_MS - 1)
+    assert pushes.values(TRANSLATED) == [1, 2]
+    pushes.store.expire(now_ms + KEPT_MS)
+    assert pushes.values(TRANSLATED) == [2]
+
+
+def test_a_client_that_connects_again_keeps_its_values() -> None:
+    pushes = Pushes()
+    pushes.push(instance(), point())
+    pushes.store.disconnected(uuid.UUID(int=1))
+    pushes.push(instance(), point(value=2.0))
+    pushes.store.expire(0)
+    pushes.store.expire(KEPT_MS + 1)
+    assert pushes.values(TRANSLATED) == [2]
 
 
 def test_one_client_has_a_limit() -> None:
