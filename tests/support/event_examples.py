@@ -104,7 +104,7 @@ EXAMPLES: tuple[Event, ...] = (
     GroupRebalancing("billing", 4, 3, "left: app-2-61f0"),
     GroupRebalanced("billing", 5, 2, 812),
     TransactionAborted("shop-1", 4001, 3, 2, "it has not ended within 60000 ms", False),
-    SlowRequest("Metadata", 12, "dashboard", "10.0.0.7:51224", 240),
+    SlowRequest("Metadata", 12, "dashboard", "10.0.0.7", 240),
     RequestDenied("PublishState as broker 2", "10.0.0.9 (client id 'x')", 0),
 )
 

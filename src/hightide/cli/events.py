@@ -9,7 +9,7 @@ import typer
 
 from hightide.cli import completion, moment, render
 from hightide.cli.names import named, topic_option
-from hightide.cli.options import LOCALHOST, Bootstrap, Failed, OutputOption, ask
+from hightide.cli.options import LIMIT_S, LOCALHOST, Bootstrap, Failed, OutputOption, ask
 from hightide.cli.render import Output
 from hightide.client.admin import Admin
 from hightide.client.model.events import BrokerEvent, EventFilter, FoundEvents
@@ -71,7 +71,7 @@ def events(
 async def _print(
     admin: Admin, wanted: EventFilter, limit: int, output: Output, *, follow: bool
 ) -> None:
-    reader = admin.events.reader(wanted)
+    reader = admin.events.reader(wanted, answer_s=LIMIT_S.get())
     found = await reader.newest(limit)
     if not found.answered:
         raise Failed(_why_none(found))
@@ -113,7 +113,7 @@ class _Report:
             render.say(f"Broker {broker} dropped older events before they were read.")
         for broker in sorted(found.foreign - self._foreign):
             render.say(f"Broker {broker}: {_FOREIGN}")
-        self._silent = set(found.silent)
+        self._silent = (self._silent | found.silent.keys()) - found.answered
         self._foreign |= found.foreign
 
 

@@ -14,6 +14,7 @@ after a restart with its first event.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import Iterable
@@ -48,8 +49,11 @@ class EventAdmin:
         """The newest events of all brokers together."""
         return await self.reader(wanted).newest(limit)
 
-    def reader(self, wanted: EventFilter | None = None) -> EventReader:
-        return EventReader(self._router, wanted or EventFilter())
+    def reader(
+        self, wanted: EventFilter | None = None, *, answer_s: float = ANSWER_S
+    ) -> EventReader:
+        """`answer_s` is how long to wait for a broker that is silent."""
+        return EventReader(self._router, wanted or EventFilter(), answer_s)
 
 
 @dataclass(slots=True)
@@ -63,9 +67,10 @@ class _Position:
 class EventReader:
     """Reads the events of a cluster, each once."""
 
-    def __init__(self, router: Router, wanted: EventFilter) -> None:
+    def __init__(self, router: Router, wanted: EventFilter, answer_s: float) -> None:
         self._router = router
         self._wanted = wanted
+        self._answer_s = answer_s
         self._positions: dict[int, _Position] = {}
         self._silent: set[int] = set()
 
@@ -77,14 +82,20 @@ class EventReader:
         return found
 
     async def newer(self) -> FoundEvents:
-        """What has happened since the last call."""
-        try:
-            async with asyncio.timeout(ANSWER_S):
+        """What has happened since the last call.
+
+        Brokers that are new in the cluster are asked by the next call.
+        """
+        if not self._router.nodes:
+            await self._router.metadata([])
+        found, _ = await asyncio.gather(self._ask_all(None), self._look_for_brokers())
+        return found
+
+    async def _look_for_brokers(self) -> None:
+        """Ask for the live brokers, while those that are known are asked for their events."""
+        with contextlib.suppress(TimeoutError, ConnectionFailed):
+            async with asyncio.timeout(self._answer_s):
                 await self._router.metadata([])
-        except (TimeoutError, ConnectionFailed) as error:
-            if not self._router.nodes:
-                raise ConnectionFailed(str(error)) from error
-        return await self._ask_all(None)
 
     async def _ask_all(self, limit: int | None) -> FoundEvents:
         found = FoundEvents()
@@ -92,9 +103,14 @@ class EventReader:
         brokers = [broker for broker in sorted(self._router.nodes) if self._is_wanted(broker)]
         await asyncio.gather(*(self._read(broker, limit, found, departed) for broker in brokers))
         for broker, seen in departed.items():
-            if broker not in self._router.nodes and self._is_wanted(broker):
+            is_known = broker in self._router.nodes or broker in found.answered
+            if not is_known and self._is_wanted(broker):
                 found.silent[broker] = _gone(seen)
-        lost = {*self._positions, *self._wanted.brokers} - {*self._router.nodes, *found.silent}
+        lost = {*self._positions, *self._wanted.brokers} - {
+            *self._router.nodes,
+            *found.silent,
+            *found.answered,
+        }
         for broker in lost:
             found.silent[broker] = "It is not in the cluster."
         found.events.sort(key=lambda event: event.order)
@@ -114,7 +130,9 @@ class EventReader:
         departed: dict[int, DepartedBroker],
     ) -> None:
         """Read the newest events of a broker, or all after its position if there is no limit."""
-        limit_s = SILENT_ANSWER_S if broker in self._silent else ANSWER_S
+        limit_s = self._answer_s
+        if broker in self._silent:
+            limit_s = min(limit_s, SILENT_ANSWER_S)
         try:
             async with asyncio.timeout(limit_s):
                 for _ in range(_MOST_REQUESTS):
@@ -130,7 +148,7 @@ class EventReader:
                     if limit is not None or not answer.has_more:
                         return
         except TimeoutError:
-            found.silent[broker] = f"It did not answer within {ANSWER_S:g} s."
+            found.silent[broker] = f"It did not answer within {self._answer_s:g} s."
             self._router.disconnect(broker)
         except (ConnectionFailed, KafkaError) as error:
             if isinstance(error, KafkaError) and not error.code.retriable:
