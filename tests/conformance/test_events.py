@@ -145,6 +145,82 @@ def test_a_paused_follower_leaves_the_isr_and_the_reason_is_known(cluster, comma
     )
 
 
+@pytest.mark.extended
+def test_a_high_watermark_that_stands_still_names_its_holder_and_moves_again(command):
+    settings = {"replica.lag.time.max.ms": 60_000, "zookeeper.session.timeout.ms": 30_000}
+    with Replicated(brokers=3, settings=settings) as cluster:
+        topic = cluster.place_topic({0: [1, 2, 3]})
+        cluster.write(topic, b"one")
+        late = 3 if cluster.controller() != 3 else 2
+        cluster.pause(late)
+        try:
+            cluster.write(topic, b"two", acks=1)
+
+            def stalled():
+                kind = "high_watermark_stalled"
+                done = command(cluster, "events", "-o", "json", "--kind", kind, "--broker", 1)
+                return seen(done, kind)
+
+            (found,) = eventually(stalled)
+        finally:
+            cluster.resume(late)
+        assert (found["topic"], found["partition"], found["held_by"]) == (topic, 0, [late])
+        assert (found["high_watermark"], found["end_offset"]) == (1, 2)
+        assert found["why"].startswith(f"replica {late} is 1 record behind")
+
+        def moves():
+            done = command(cluster, "events", "-o", "json", "--topic", topic)
+            return seen(done, "high_watermark_moves")
+
+        (moved,) = eventually(moves)
+        assert (moved["high_watermark"], moved["on"]) == (2, 1)
+        assert moved["stalled_ms"] >= 5000
+
+
+def test_a_log_that_is_recovered_after_a_crash_says_from_where_to_where(command):
+    with Cluster() as cluster:
+        topic = cluster.create_topic()
+        write(cluster, topic)
+        cluster.kill()
+        cluster.restart()
+        done = command(cluster, "events", "--kind", "log_recovered", "-o", "json", "-t", topic)
+        (found,) = seen(done, "log_recovered")
+        assert (found["recovery_point"], found["end_offset"], found["cut_bytes"]) == (0, 1, 0)
+
+
+# -- transactions ------------------------------------------------------------------------------
+
+
+def test_an_aborted_transaction_says_whether_its_client_asked(command):
+    settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 200}
+    with Cluster(settings=settings) as cluster:
+        topic = cluster.create_topic()
+        producers = {}
+        for name, timeout_ms in (("asked", 60_000), ("late", 1_000)):
+            producers[name] = Producer(
+                {
+                    "bootstrap.servers": cluster.bootstrap,
+                    "transactional.id": name,
+                    "transaction.timeout.ms": timeout_ms,
+                }
+            )
+            producers[name].init_transactions(30)
+            producers[name].begin_transaction()
+            producers[name].produce(topic, name.encode())
+            producers[name].flush(30)
+        producers["asked"].abort_transaction(30)
+
+        def aborted():
+            done = command(cluster, "events", "--kind", "transaction_aborted", "-o", "json")
+            found = {one["transactional_id"]: one for one in seen(done, "transaction_aborted")}
+            return len(found) == 2 and found
+
+        found = eventually(aborted)
+        assert (found["asked"]["why"], found["asked"]["is_asked"]) == ("its client asked", True)
+        assert found["late"]["why"] == "it has not ended within 1000 ms"
+        assert not found["late"]["is_asked"]
+
+
 # -- groups ------------------------------------------------------------------------------------
 
 
