@@ -144,6 +144,34 @@ def test_every_request_is_counted_once_with_its_times(one: Cluster) -> None:
     assert total >= local > 0
 
 
+def test_a_request_that_waits_for_records_spends_that_time_remote(one: Cluster) -> None:
+    topic = one.create_topic()
+
+    def waited_ms(found: Scrape) -> float:
+        name = "kafka_network_requestmetrics_remotetimems_sum"
+        return sum(found.all(name, request="FetchConsumer").values())
+
+    before = waited_ms(scrape(one.metrics()))
+    # A long poll of librdkafka waits half a second for the first record.
+    with contextlib.closing(reader(one)) as consumer:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+
+        def has_waited() -> bool:
+            consumer.poll(0.1)
+            return waited_ms(scrape(one.metrics())) >= before + 500
+
+        eventually(has_waited)
+    found = scrape(one.metrics())
+    parts = ("requestqueuetimems", "localtimems", "remotetimems", "responsequeuetimems")
+    for quantile in ("0.5", "0.99"):
+        labels = {"request": "FetchConsumer", "quantile": quantile}
+        total, *times = (
+            found.value(f"kafka_network_requestmetrics_{name}", **labels) or 0.0
+            for name in ("totaltimems", *parts)
+        )
+        assert total >= max(times)
+
+
 def test_refused_requests_are_counted_by_their_error(one: Cluster) -> None:
     topic = one.create_topic(config={"max.message.bytes": 1000})
     producer = Producer({"bootstrap.servers": one.bootstrap})
@@ -359,6 +387,28 @@ def test_a_killed_follower_is_missed_and_is_ready_when_it_has_caught_up(two: Clu
     errors = "kafka_network_requestmetrics_errors_total"
     assert found.all(errors, request="FetchConsumer") == {}
     assert found.value(f"{TRAFFIC}_failedfetchrequests_total") == 0
+
+
+def test_partitions_without_a_leader_are_offline(two: Cluster) -> None:
+    wait_until_ready(two)
+    controller = two.controller()
+    topics = (two.create_topic(replication_factor=1) for _ in range(100))
+    topic = next(topic for topic in topics if two.leader(topic) != controller)
+    other = two.leader(topic)
+    offline = "kafka_controller_kafkacontroller_offlinepartitionscount"
+    assert scrape(two.metrics(controller)).value(offline) == 0
+    two.kill(other)
+    eventually(lambda: scrape(two.metrics(controller)).value(offline))
+    where = {"topic": topic, "partition": "0"}
+    found = scrape(two.metrics(controller))
+    assert found.value("kafka_topic_partition_leader", **where) == -1
+    assert found.value("kafka_topic_partition_replicas", **where) == 1
+    assert found.value("kafka_topic_partition_under_replicated_partition", **where) == 1
+    two.restart(other)
+    eventually(lambda: scrape(two.metrics(controller)).value(offline) == 0)
+    found = scrape(two.metrics(controller))
+    assert found.value("kafka_topic_partition_leader", **where) is None
+    wait_until_ready(two)
 
 
 def test_the_lag_of_a_group_is_known_where_the_partition_is_not(two: Cluster) -> None:

@@ -32,6 +32,9 @@ class Scrape:
         parse = open_metrics_families if is_open_metrics else text_string_to_metric_families
         self.families: dict[str, Metric] = {family.name: family for family in parse(text)}
         self._samples = [s for family in self.families.values() for s in family.samples]
+        # Prometheus drops one of two samples with the same labels.
+        series = [(s.name, *sorted(s.labels.items())) for s in self._samples]
+        assert len({*series}) == len(series)
 
     def all(self, name: str, **labels: str) -> dict[tuple[tuple[str, str], ...], float]:
         """Values of a name by their labels: the samples that have at least the given ones."""

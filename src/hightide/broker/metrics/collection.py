@@ -209,7 +209,9 @@ class Collector:
                 not_preferred += leader != state.replicas[0]
                 if leader == NO_BROKER:
                     offline += 1
-                    _add_state(samples, state, leader, topic.name, str(index))
+                    replica = broker.replica_manager.get(topic.name.encode(), index)
+                    if replica is None or replica.leader is None:  # else it was added above
+                        _add_state(samples, state, leader, topic.name, str(index))
         samples.add(m.GLOBAL_TOPICS, len(topics))
         samples.add(m.GLOBAL_PARTITIONS, partitions)
         samples.add(m.OFFLINE_PARTITIONS, offline)
