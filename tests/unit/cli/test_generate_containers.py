@@ -215,7 +215,7 @@ def test_probes_ask_for_health_at_the_port_of_metrics() -> None:
     kinds = ("startup", "readiness", "liveness")
     paths = {kind: found[f"{kind}Probe"]["httpGet"] for kind in kinds}
     assert {name: probe["path"] for name, probe in paths.items()} == {
-        "startup": "/readyz",
+        "startup": "/readyz?exclude=replicas",
         "readiness": "/readyz",
         "liveness": "/livez",
     }

@@ -135,7 +135,12 @@ class MetricsService:
             catching_up = await health.catching_up(
                 list(broker.replica_manager), broker.metadata_image, broker.broker_id, turn
             )
-        found = health.checks(self._parts, catching_up, is_stopping=self.is_stopping)
+        excluded = request.query.get("exclude", "").split(",")
+        found = [
+            check
+            for check in health.checks(self._parts, catching_up, is_stopping=self.is_stopping)
+            if check.name not in excluded
+        ]
         status = HTTPStatus.OK if health.is_ready(found) else HTTPStatus.SERVICE_UNAVAILABLE
         if _JSON in request.headers.get("accept", ""):
             return Response(status, health.json_report(found).encode(), [("Content-Type", _JSON)])

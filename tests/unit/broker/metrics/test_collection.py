@@ -111,6 +111,23 @@ def test_liveness_fails_when_the_broker_must_stop(broker: BrokerThread) -> None:
     assert (page.status, page.text) == (503, "the broker must stop: the disk is gone\n")
 
 
+def test_readiness_fails_while_the_broker_stops_and_leaves_out_what_is_excluded(
+    broker: BrokerThread,
+) -> None:
+    metrics = broker.broker._metrics
+    assert metrics is not None
+    metrics.is_stopping = True
+    try:
+        page = get(url(broker, "/readyz"))
+        assert (page.status, page.text) == (503, "[-] stop: the broker stops\nnot ready\n")
+        assert get(url(broker, "/readyz?exclude=stop")).status == 200
+        assert get(url(broker, "/readyz?exclude=replicas,stop&verbose")).status == 200
+        assert get(url(broker, "/readyz?exclude=replicas")).status == 503
+        assert scrape(url(broker)).value("kafka_server_kafkaserver_brokerstate") == 6
+    finally:
+        metrics.is_stopping = False
+
+
 # -- counters ------------------------------------------------------------------------------------
 
 
