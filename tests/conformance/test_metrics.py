@@ -172,6 +172,18 @@ def test_a_request_that_waits_for_records_spends_that_time_remote(one: Cluster) 
         assert total >= max(times)
 
 
+def test_flushes_that_producers_wait_for_are_timed(one: Cluster) -> None:
+    topic = one.create_topic(config={"flush.messages": 1})
+    name = "kafka_log_logflushstats_logflushrateandtimems"
+    before = scrape(one.metrics()).value(f"{name}_count")
+    assert before is not None
+    for _ in range(3):
+        produce(one, topic, [b"x"])
+    found = scrape(one.metrics())
+    assert found.value(f"{name}_count") == before + 3
+    assert (found.value(f"{name}_sum") or 0) > 0
+
+
 def test_refused_requests_are_counted_by_their_error(one: Cluster) -> None:
     topic = one.create_topic(config={"max.message.bytes": 1000})
     producer = Producer({"bootstrap.servers": one.bootstrap})
@@ -313,7 +325,8 @@ def push_metrics(one: Cluster) -> None:
 
 def test_every_declared_metric_is_served_and_no_other(one: Cluster) -> None:
     topic = one.create_topic()
-    # A response that takes several writes, a transactional id, a member, a committed offset.
+    # A flush, a response of several writes, a transactional id, a member, a committed offset.
+    produce(one, one.create_topic(config={"flush.messages": 1}), [b"x"])
     produce(one, topic, [b"x" * 900_000] * 20)
     consume(one, topic, 20)
     producer = Producer({"bootstrap.servers": one.bootstrap, "transactional.id": topic})

@@ -79,6 +79,9 @@ class Collector:
             self._collect_zookeeper(samples, parts)
             await self._collect_partitions(samples, turn)
             await self._collect_cluster(samples, turn)
+            flushes = self._broker.flusher.durations
+            recent = [seconds * _MS for seconds in flushes.recent_s]
+            samples.add_summary(m.FLUSH_TIME, recent, flushes.count, flushes.sum_s * _MS)
             samples.add(m.FAILED_ISR_UPDATES, parts.isr_changes.refused_count)
             await self._collect_coordinators(samples, turn)
             await self._group_lags.collect(samples, turn)

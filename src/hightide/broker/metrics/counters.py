@@ -7,12 +7,13 @@ API that it serves, so that a request looks up nothing.
 from __future__ import annotations
 
 from array import array
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 
 RECENT = 1024
 """Quantiles are those of so many of the last requests, as in Kafka."""
 LAST = RECENT - 1
+_DURATIONS = 256
 
 
 class TopicTraffic:
@@ -143,6 +144,20 @@ class RequestCounts:
 
     def failed(self, code: int) -> None:
         self.errors[code] += 1
+
+
+class Durations:
+    """How long the last few things took, and all of them together."""
+
+    def __init__(self) -> None:
+        self.recent_s: deque[float] = deque(maxlen=_DURATIONS)
+        self.count = 0
+        self.sum_s = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.recent_s.append(seconds)
+        self.count += 1
+        self.sum_s += seconds
 
 
 FOLLOWER_FETCH = -1

@@ -305,6 +305,11 @@ LOG_SIZE = _gauge("kafka_log_log_size", "Bytes of the segments of a replica.", *
 LOG_START = _gauge("kafka_log_log_logstartoffset", "The first offset of a replica.", *_LOG)
 LOG_END = _gauge("kafka_log_log_logendoffset", "The next offset of a replica.", *_LOG)
 LOG_SEGMENTS = _gauge("kafka_log_log_numlogsegments", "The segments of a replica.", *_LOG)
+FLUSH_TIME = _summary(
+    "kafka_log_logflushstats_logflushrateandtimems",
+    "How long a flush to disk takes that an acknowledgement waits for (`flush.messages`), in"
+    " milliseconds. The quantiles are those of the last 256 flushes.",
+)
 OFFLINE_DIRECTORIES = _gauge(
     "kafka_log_logmanager_offlinelogdirectorycount", "Log directories that have failed."
 )

@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from hightide.broker.metrics.counters import Durations
 from hightide.broker.replication.replica import Replica
 from hightide.log.disk import DiskFailed
 from hightide.log.flush import Flush
@@ -26,6 +27,7 @@ class Flusher:
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
         self._running: dict[Replica, asyncio.Task[None]] = {}
+        self.durations = Durations()
 
     def flush(self, replica: Replica) -> asyncio.Task[None]:
         """Flush a replica; the task is done when nothing is left that must be on disk."""
@@ -37,10 +39,13 @@ class Flusher:
 
     async def _flush(self, replica: Replica) -> None:
         log_, is_flushed = replica.log, False
+        clock = asyncio.get_running_loop().time
         try:
             while log_.failure is None and log_.end_offset >= log_.flush_at:
                 job = Flush(log_, sealed_only=False, done=lambda: None)
+                began_s = clock()
                 await asyncio.to_thread(job.run)
+                self.durations.add(clock() - began_s)
                 job.finish()
                 if job.failure is not None:
                     break
