@@ -67,6 +67,7 @@ class Segments(Sequence[Segment]):
     __slots__ = (
         "_gaps_before",
         "_index_interval_bytes",
+        "_rolled_bytes",
         "_segments",
         "bases",
         "directory",
@@ -99,6 +100,7 @@ class Segments(Sequence[Segment]):
         self.settled_at = settled_at
         # How often files were created, and how many of those changes are on disk.
         self.name_changes = 1
+        self._rolled_bytes = 0
         self.names_synced = int(settled_at >= 0)
 
     def __len__(self) -> int:
@@ -117,6 +119,11 @@ class Segments(Sequence[Segment]):
     @property
     def size_bytes(self) -> int:
         return sum(segment.size for segment in self._segments)
+
+    @property
+    def written_bytes(self) -> int:
+        """How far the log has grown: appends move it by what they write, deletions do not."""
+        return self._rolled_bytes + self._segments[-1].size
 
     def index_of(self, offset: int) -> int:
         """Return the index of the segment whose range holds `offset`. It is also the number of
@@ -178,6 +185,7 @@ class Segments(Sequence[Segment]):
             _log.warning("%s; it will be rebuilt from the record batches", failure)
         self._segments.append(segment)
         self.bases.append(base_offset)
+        self._rolled_bytes += sealed.size
         self.name_changes += 1
         self.settled_at = -1
         return self.activate()

@@ -333,7 +333,7 @@ def fetch(
             broker.requests.of(key).failed(error.code)
             return hot.encode(correlation_id, version, [], error_code=error.code)
     if request.replica_id >= 0:
-        connection.counts = broker.requests.of_followers
+        connection.counts = broker.requests.of_followers.at(version)
         return fetch_as_follower(broker, connection, version, correlation_id, request, session)
     connection.fetch_sizing.asked(broker.monotonic_s())
     topics = _once(request.topics) if session is None else session.topics()

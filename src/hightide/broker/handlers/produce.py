@@ -199,10 +199,7 @@ def produce(
             except KafkaError as error:
                 result = _refusal(broker, replica, replica.partition, error, buf, at, stop, now_ms)
             else:
-                traffic = replica.traffic
-                traffic.produces += 1
-                traffic.messages_in += end_offset - base
-                traffic.bytes_in += stop - at
+                replica.traffic.produces += 1
                 is_flushed = log_.end_offset < log_.flush_at
                 if is_flushed and acks == 0:
                     return None
@@ -283,7 +280,7 @@ def _produce(
                 at, stop = records.start, records.end
                 result = _refusal(broker, replica, index, error, buf, at, stop, now_ms)
             else:
-                replica.traffic.produced(end_offset - base, records.end - records.start)
+                replica.traffic.produces += 1
                 start_offset = replica.log.start_offset
                 result = hot.ProducedPartition(index, 0, base, time_ms, start_offset)
                 waits.append((replica, end_offset, result))

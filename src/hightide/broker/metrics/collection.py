@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import hightide
 from hightide import event_log
 from hightide.broker.metrics import declarations as m
-from hightide.broker.metrics.counters import FOLLOWER_FETCH, RECENT, RequestCounts, TopicTraffic
+from hightide.broker.metrics.counters import FOLLOWER_FETCH, RECENT, ApiCounts, TopicTraffic
 from hightide.broker.metrics.declarations import Metric
 from hightide.broker.metrics.samples import Samples, add_process, recent_of
 from hightide.broker.network.server import Server
@@ -115,12 +115,12 @@ class Collector:
         broker = self._broker
         for key, counts in broker.requests:
             name = _FETCHES.get(key) or (APIS[key][0] if key in APIS else str(key))
-            for version, count in enumerate(counts.by_version):
-                if count:
-                    samples.add(m.REQUESTS, count, name, str(version))
+            for version, counted in sorted(counts.versions.items()):
+                if counted.requests:
+                    samples.add(m.REQUESTS, counted.requests, name, str(version))
             for code, count in sorted(counts.errors.items()):
                 samples.add(m.ERRORS, count, name, error_name(code))
-            if counts.requests:
+            if counts.samples:
                 _add_times(samples, counts, name)
         server = self._server
         for listener, count in server.per_listener.items():
@@ -131,6 +131,10 @@ class Collector:
 
     async def _collect_traffic(self, samples: Samples, turn: Turn) -> None:
         traffic = self._broker.replica_manager.traffic
+        for at, replica in enumerate(list(self._broker.replica_manager)):
+            if at % _STEPS == 0:
+                await turn.pause()
+            replica.count_appends()
         total = TopicTraffic()
         total.add(traffic.elsewhere)
         for at, (topic, counted) in enumerate(list(traffic.topics.items())):
@@ -297,7 +301,7 @@ def error_name(code: int) -> str:
 
 
 class _Times(NamedTuple):
-    """The times of the last requests of an API, in milliseconds."""
+    """The times of the last samples of an API, in milliseconds."""
 
     queued: array[float]
     local: array[float]
@@ -306,10 +310,12 @@ class _Times(NamedTuple):
     total: array[float]
 
 
-def _add_times(samples: Samples, counts: RequestCounts, name: str) -> None:
+def _add_times(samples: Samples, counts: ApiCounts, name: str) -> None:
     times = _times(counts)
-    local_ms, remote_ms = counts.local_s * _MS, counts.remote_s * _MS
-    count = counts.requests
+    versions = counts.versions.values()
+    local_ms = sum(version.local_s for version in versions) * _MS
+    remote_ms = counts.remote_s * _MS
+    count = sum(version.requests for version in versions)
     for metric, recent, total in (
         (m.TOTAL_TIME, times.total, local_ms + remote_ms),
         (m.QUEUE_TIME, times.queued, None),
@@ -323,8 +329,8 @@ def _add_times(samples: Samples, counts: RequestCounts, name: str) -> None:
         samples.add_summary(m.RESPONSE_SEND_TIME, sent, counts.sent, None, name)
 
 
-def _times(counts: RequestCounts) -> _Times:
-    count = counts.requests
+def _times(counts: ApiCounts) -> _Times:
+    count = counts.samples
     queued = array("d", (seconds * _MS for seconds in recent_of(counts.queued, count)))
     local = array("d", (seconds * _MS for seconds in recent_of(counts.local, count)))
     remote, behind = array("d", bytes(8 * len(local))), array("d", bytes(8 * len(local)))

@@ -13,6 +13,10 @@ from collections.abc import Iterator
 RECENT = 1024
 """Quantiles are those of so many of the last requests, as in Kafka."""
 LAST = RECENT - 1
+EVERY = 8
+"""Of many requests each eighth is a sample."""
+LAST_OF_EVERY = EVERY - 1
+UNTIMED = -1
 _DURATIONS = 256
 
 
@@ -41,12 +45,6 @@ class TopicTraffic:
         self.failed_fetches = 0
         self.replicas = 0
         """The replicas of the topic on this broker."""
-
-    def produced(self, messages: int, size: int) -> None:
-        """A batch was appended; the usual request counts without this call."""
-        self.produces += 1
-        self.messages_in += messages
-        self.bytes_in += size
 
     def add(self, other: TopicTraffic) -> None:
         """Add what another topic has counted."""
@@ -85,10 +83,10 @@ class Traffic:
         return total
 
 
-class RequestCounts:
-    """The requests of one API: how many, how long they took, and their errors.
+class ApiCounts:
+    """The requests of one API: their errors, and the times of some of the last ones.
 
-    The times of a request are at its number modulo `RECENT`.  `Connection` writes them:
+    A ring keeps four times of a request, at the number of the sample modulo `RECENT`:
 
         queued    from the arrival of its bytes until it is served
         local     until it has a response, or waits for something
@@ -98,25 +96,23 @@ class RequestCounts:
 
     __slots__ = (
         "behind",
-        "by_version",
         "errors",
         "local",
-        "local_s",
         "queued",
         "remote",
         "remote_s",
-        "requests",
+        "samples",
         "send_s",
         "sent",
+        "versions",
     )
 
     def __init__(self) -> None:
-        self.requests = 0
-        self.by_version = array("q", bytes(8 * 256))  # by the low byte of the version
+        self.versions: dict[int, RequestCounts] = {}
+        self.samples = 0
         self.queued = array("d", bytes(8 * RECENT))
         self.local = array("d", bytes(8 * RECENT))
-        self.local_s = 0.0
-        # Few requests wait, so these are kept with their numbers.
+        # Few requests wait, so these are kept with the numbers of their samples.
         self.remote: dict[int, tuple[int, float]] = {}
         self.remote_s = 0.0
         self.behind: dict[int, tuple[int, float]] = {}
@@ -125,22 +121,19 @@ class RequestCounts:
         """Responses whose sending took several writes."""
         self.errors: Counter[int] = Counter()
 
-    def has_waited(self, number: int, seconds: float) -> None:
-        """The request of this number has got what it waited for."""
-        self.remote[number & LAST] = (number, seconds)
-        self.remote_s += seconds
+    def at(self, version: int) -> RequestCounts:
+        found = self.versions.get(version)
+        if found is None:
+            found = self.versions[version] = RequestCounts(self)
+        return found
 
-    def has_queued(self, number: int, seconds: float) -> None:
-        """The response to the request of this number waited for others before it."""
-        self.behind[number & LAST] = (number, seconds)
-
-    def has_sent(self, seconds: float) -> None:
-        """The socket has taken a response that is too large for one write."""
-        if self.sent < RECENT:
-            self.send_s.append(seconds)
-        else:
-            self.send_s[self.sent & LAST] = seconds
-        self.sent += 1
+    def add(self, queued_s: float, local_s: float) -> int:
+        """Keep the times of a request; return the number of the sample."""
+        number = self.samples
+        self.samples = number + 1
+        self.queued[number & LAST] = queued_s
+        self.local[number & LAST] = local_s
+        return number
 
     def failed(self, code: int) -> None:
         self.errors[code] += 1
@@ -160,6 +153,61 @@ class Durations:
         self.sum_s += seconds
 
 
+class RequestCounts:
+    """The requests of one API in one version: how many, and how long they took together.
+
+    One of `EVERY` is a sample for the quantiles, and all of the first ones.
+    """
+
+    __slots__ = ("api", "local_s", "requests")
+
+    def __init__(self, api: ApiCounts) -> None:
+        self.api = api
+        self.requests = 0
+        self.local_s = 0.0
+
+    def served(self, count: int, queued_s: float, local_s: float) -> None:
+        """Count requests that were served one after the other and had responses at once.
+
+        They are one sample, of the mean: clients send many at once where each takes microseconds.
+        """
+        self.requests = after = self.requests + count
+        self.local_s += local_s
+        if after & LAST_OF_EVERY < count or after < RECENT:
+            self.api.add(queued_s, local_s / count)
+
+    def waits(self, queued_s: float, local_s: float) -> int:
+        """Count a request whose response waits; return the number of its sample, or `UNTIMED`."""
+        number = self.requests
+        self.requests = number + 1
+        self.local_s += local_s
+        is_timed = number < RECENT or not number % EVERY
+        return self.api.add(queued_s, local_s) if is_timed else UNTIMED
+
+    def has_waited(self, sample: int | None, seconds: float) -> None:
+        """The request of this sample has got what it waited for."""
+        self.api.remote_s += seconds
+        if sample is not None and sample != UNTIMED:
+            self.api.remote[sample & LAST] = (sample, seconds)
+
+    def has_queued(self, sample: int | None, seconds: float) -> None:
+        """The response to the request of this sample waited for others before it."""
+        if sample is not None and sample != UNTIMED:
+            self.api.behind[sample & LAST] = (sample, seconds)
+
+    def has_sent(self, seconds: float) -> None:
+        """The socket has taken a response that is too large for one write."""
+        api = self.api
+        if api.sent < RECENT:
+            api.send_s.append(seconds)
+        else:
+            api.send_s[api.sent & LAST] = seconds
+        api.sent += 1
+
+    def failed(self, code: int) -> None:
+        self.api.errors[code] += 1
+
+
 FOLLOWER_FETCH = -1
 """In place of an API key: the Fetch requests of brokers, as Kafka counts them apart."""
 
@@ -168,29 +216,30 @@ class Requests:
     """The counts of all APIs."""
 
     def __init__(self) -> None:
-        self._by_key: dict[int, RequestCounts] = {}
+        self._by_key: dict[int, ApiCounts] = {}
         self.of_followers = self.of(FOLLOWER_FETCH)
 
-    def of(self, api_key: int) -> RequestCounts:
+    def of(self, api_key: int) -> ApiCounts:
         found = self._by_key.get(api_key)
         if found is None:
-            found = self._by_key[api_key] = RequestCounts()
+            found = self._by_key[api_key] = ApiCounts()
         return found
 
-    def __iter__(self) -> Iterator[tuple[int, RequestCounts]]:
+    def __iter__(self) -> Iterator[tuple[int, ApiCounts]]:
         return iter(list(self._by_key.items()))
 
 
-NO_REQUESTS = RequestCounts()
+NO_REQUESTS = RequestCounts(ApiCounts())
 """Takes the counts of connections that have served nothing yet."""
 
 
-def count_errors(counts: RequestCounts, response: object) -> None:
+def count_errors(counts: RequestCounts | ApiCounts, response: object) -> None:
     """Count the errors in a response: its own, and those of its parts.
 
     Only the first two levels have errors of requests; deeper parts describe things.
     """
-    _count_errors(counts.errors, response, 2)
+    errors = counts.errors if isinstance(counts, ApiCounts) else counts.api.errors
+    _count_errors(errors, response, 2)
 
 
 def _count_errors(errors: Counter[int], message: object, depth: int) -> None:

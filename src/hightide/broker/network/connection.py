@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 from struct import Struct
 from typing import TYPE_CHECKING, Any, cast
 
-from hightide.broker.metrics.counters import LAST, NO_REQUESTS, RequestCounts
+from hightide.broker.metrics.counters import NO_REQUESTS, RequestCounts
 from hightide.broker.network.fetch_sizing import FetchSizing
 from hightide.broker.network.turn import STALL_S, TurnQueue, Usage
 from hightide.log.disk import DiskFailed
@@ -69,16 +69,14 @@ class NotYet(Exception):
 class Slot:
     """A place in the order of responses, taken by a request that cannot be answered at once."""
 
-    __slots__ = ("cancel", "counts", "number", "response", "since_s")
+    __slots__ = ("cancel", "counts", "response", "sample", "since_s")
 
-    def __init__(
-        self, counts: RequestCounts = NO_REQUESTS, number: int = 0, since_s: float = 0.0
-    ) -> None:
+    def __init__(self, counts: RequestCounts = NO_REQUESTS, since_s: float = 0.0) -> None:
         self.response: Response | None = None
         self.cancel: Callable[[], object] | None = None
         self.counts = counts
-        self.number = number
-        """The number of the request in its counts."""
+        self.sample: int | None = None
+        """The number of the request among those that are timed; None until it is counted."""
         self.since_s = since_s
         """When the request began to wait, or when its response did."""
 
@@ -295,6 +293,9 @@ class Connection(asyncio.BufferedProtocol):
         arrived = began
         if self._waits_since_s is not None:
             arrived, self._waits_since_s = self._waits_since_s, None
+        # Requests of one kind that have responses at once are counted together.
+        run, counted, since = self.counts, 0, began
+        wrong = ""
         try:
             while filled - at >= 4 and not self._blocked:
                 (size,) = _SIZE.unpack_from(buf, at)
@@ -304,25 +305,21 @@ class Connection(asyncio.BufferedProtocol):
                 if end > filled:
                     break
                 response = serve(self, buf, view, at + 4, end)
-                counts = self.counts
-                number = counts.requests
-                if response is not None:
-                    if slots:
-                        slot = Slot(counts, number, clock())
-                        slot.response = response
-                        slots.append(slot)
-                        self._wait_bytes(response)
+                if self.counts is run and response is not None and not slots:
+                    responses.append(response)
+                    now = clock()
+                else:
+                    if counted < len(responses):
+                        run.served(len(responses) - counted, since - arrived, last - since)
+                        counted = len(responses)
+                    run, since, now = self.counts, last, clock()
+                    if response is None or slots:
+                        since = now
+                        self._waits(response, run.waits(last - arrived, now - last), now)
                     else:
                         responses.append(response)
-                now = clock()
-                took = now - last
-                if took > STALL_S:
-                    self._server.stalled(self, buf, at + 4, took)
-                counts.requests = number + 1
-                counts.by_version[buf[at + 7]] += 1
-                counts.local[number & LAST] = took
-                counts.queued[number & LAST] = last - arrived
-                counts.local_s += took
+                if now - last > STALL_S:
+                    self._server.stalled(self, buf, at + 4, now - last)
                 last = now
                 at = end
                 if now - began > turn_s and at < filled:
@@ -330,17 +327,31 @@ class Connection(asyncio.BufferedProtocol):
                     self.usage.continues = True
                     self.rest()
         except WireError as error:
-            self._send_all(responses)
-            self.close(str(error))
-            return filled
+            wrong = str(error)
         except NotYet as not_yet:
             self._waits_since_s = arrived
             self.block(not_yet.why)
+        if counted < len(responses):
+            run.served(len(responses) - counted, since - arrived, last - since)
         if responses:
             self._send_all(responses)
+        if wrong:
+            self.close(wrong)
+            return filled
         if len(slots) > _MOST_WAITING:
             self.block(WAITING)
         return at
+
+    def _waits(self, response: Response | None, sample: int, now_s: float) -> None:
+        """A request has been served whose response waits: for something, or behind others."""
+        if response is not None:
+            slot = Slot(self.counts, now_s)
+            slot.response = response
+            self._slots.append(slot)
+            self._wait_bytes(response)
+        elif not self._slots or (slot := self._slots[-1]).sample is not None:
+            return  # it has no response, or has got it already
+        slot.sample = sample
 
     def rest(self) -> int:
         """Let other connections have a turn before the next request is served."""
@@ -436,8 +447,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def defer(self, cancel: Callable[[], object] | None = None) -> Slot:
         """Take a place in the order of responses; `cancel` is called if the client goes away."""
-        counts = self.counts
-        slot = Slot(counts, counts.requests, self._server.clock())
+        slot = Slot(self.counts, self._server.clock())
         slot.cancel = cancel
         self._slots.append(slot)
         return slot
@@ -448,7 +458,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.is_closed:
             return
         now_s, since_s = self._server.clock(), slot.since_s
-        slot.counts.has_waited(slot.number, now_s - since_s)
+        slot.counts.has_waited(slot.sample, now_s - since_s)
         slot.since_s = now_s
         slots = self._slots
         if slots[0] is not slot:
@@ -458,7 +468,7 @@ class Connection(asyncio.BufferedProtocol):
         ready = [response]
         while slots and (following := slots[0].response) is not None:
             behind = slots.popleft()
-            behind.counts.has_queued(behind.number, now_s - behind.since_s)
+            behind.counts.has_queued(behind.sample, now_s - behind.since_s)
             self._waiting_bytes -= _plain_bytes(following)
             ready.append(following)
         self._send_all(ready)

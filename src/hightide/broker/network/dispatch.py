@@ -238,9 +238,9 @@ class Dispatch:
         self._broker = broker
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_open = False
-        self._produce, self._fetch, self._offset_commit = (
-            broker.requests.of(key) for key in (PRODUCE, FETCH, OFFSET_COMMIT)
-        )
+        # By version: the requests that clients send most must not look for their counts.
+        self._produce = [broker.requests.of(PRODUCE).at(n) for n in range(hot_produce.HIGHEST + 1)]
+        self._fetch = [broker.requests.of(FETCH).at(n) for n in range(hot_fetch.HIGHEST + 1)]
 
     @property
     def is_open(self) -> bool:
@@ -260,15 +260,15 @@ class Dispatch:
         if not self._is_open and key not in _EARLY:
             raise NotYet(STARTING)
         if key == PRODUCE and hot_produce.LOWEST <= version <= hot_produce.HIGHEST:
-            connection.counts = self._produce
+            connection.counts = self._produce[version]
             return produce(self._broker, connection, buf, view, start, end)
         if key != PRODUCE and end - start > _SMALL_FRAME_BYTES:
             connection.check_turn()
         if key == FETCH and hot_fetch.LOWEST <= version <= hot_fetch.HIGHEST:
-            connection.counts = self._fetch
+            connection.counts = self._fetch[version]
             return fetch(self._broker, connection, buf, view, start, end)
         if key == OFFSET_COMMIT and offset_commit.LOWEST <= version <= offset_commit.HIGHEST:
-            connection.counts = self._offset_commit
+            connection.counts = self._broker.requests.of(key).at(version)
             return offset_commit.offset_commit(self._broker, connection, buf, view, start, end)
         if connection.commits:
             # A request after an OffsetCommit may expect the commit to be done.
@@ -282,7 +282,7 @@ class Dispatch:
         low, high = self._broker.served.get(key, (0, -1))
         if handler is None or not low <= version <= high:
             if key == API_VERSIONS:
-                connection.counts = self._broker.requests.of(key)
+                connection.counts = self._broker.requests.of(key).at(version)
                 connection.counts.failed(ErrorCode.UNSUPPORTED_VERSION)
                 (correlation_id,) = _CORRELATION.unpack_from(frame, 4)
                 return encode_response(api_versions.unsupported(self._broker), 0, correlation_id)
@@ -290,7 +290,7 @@ class Dispatch:
             raise WireError(f"{name} version {version} is not served")
         if len(frame) <= _SMALL_FRAME_BYTES:
             connection.check_turn()
-        counts = connection.counts = self._broker.requests.of(key)
+        counts = connection.counts = self._broker.requests.of(key).at(version)
         connection.usage.asked()
         header, at = decode_request_header(frame)
         only_brokers = _only_brokers(key, version)
@@ -359,7 +359,7 @@ class Dispatch:
     async def _encode(self, usage: Usage, response: Any, header: RequestHeader) -> bytes:
         version, correlation_id = header.api_version, header.correlation_id
         limit = self._broker.settings.response_max_bytes
-        counts = self._broker.requests.of(header.api_key)
+        counts = self._broker.requests.of(header.api_key).at(version)
         if not is_large(response):
             count_errors(counts, response)
             return encode_response(response, version, correlation_id, limit)

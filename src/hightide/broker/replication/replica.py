@@ -54,6 +54,7 @@ class Replica:
     """A partition on this broker."""
 
     __slots__ = (
+        "_counted",
         "_led_since_ms",
         "_manager",
         "_reported_ms",
@@ -97,6 +98,8 @@ class Replica:
         # Committed records that were truncated, with no election that explains it.
         self.lost_records = 0
         self._reported_ms = 0
+        # The log end, and the bytes written, up to which the appends of a leader are counted.
+        self._counted = (0, 0)
         # Until the first write of a leader that took over from another one; else 0.
         self._led_since_ms = 0
         self._manager = manager
@@ -138,6 +141,7 @@ class Replica:
             now_ms=now_ms,
         )
         self._led_since_ms = now_ms if state.leader_epoch > 0 else 0
+        self._counted = (log_.end_offset, log_.segments.written_bytes)
         self._begin_role(state)
         if leader.high_watermark > self.high_watermark:
             self._committed(leader, leader.high_watermark)
@@ -167,12 +171,27 @@ class Replica:
             self._manager.on_role(self)
 
     def _end_role(self) -> None:
+        self.count_appends()
         self.leader = self.follower = None
         if self.coordinator_log is not None:
             self.coordinator_log.close()
             self.coordinator_log = None
         # The records are in the log, and the next leader may have them or not: the client retries.
         self.purgatory.fail_writes(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def count_appends(self) -> None:
+        """Add what has been appended, as a leader, to the traffic of the topic.
+
+        The log knows it, so an append counts nothing.
+        """
+        if self.leader is not None:
+            messages, size = self._counted
+            end_offset, written = self._counted = (
+                self.log.end_offset,
+                self.log.segments.written_bytes,
+            )
+            self.traffic.messages_in += end_offset - messages
+            self.traffic.bytes_in += written - size
 
     @property
     def has_others_in_sync(self) -> bool:

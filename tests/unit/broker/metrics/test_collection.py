@@ -9,7 +9,7 @@ import pytest
 
 from hightide.broker.metrics import collection
 from hightide.broker.metrics.collection import Collector, add_from_system, error_name
-from hightide.broker.metrics.counters import RequestCounts, TopicTraffic, Traffic, count_errors
+from hightide.broker.metrics.counters import ApiCounts, TopicTraffic, Traffic, count_errors
 from hightide.broker.metrics.group_lag import GroupLags, timestamp_at
 from hightide.broker.metrics.loop_watch import LoopWatch
 from hightide.broker.metrics.samples import Samples
@@ -156,7 +156,7 @@ def test_all_counters_of_a_topic_are_added() -> None:
 
 
 def test_errors_of_a_response_and_of_its_parts_are_counted() -> None:
-    counts = RequestCounts()
+    counts = ApiCounts()
     topics = [CreatableTopicResult(name="t", error_code=code) for code in (36, 0, 36)]
     count_errors(counts, CreateTopicsResponse(topics=topics))
     assert counts.errors == {36: 2}
