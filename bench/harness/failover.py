@@ -98,9 +98,9 @@ class Writer:
 
 
 @contextmanager
-def writing(made: Cluster, topic: str) -> Iterator[Writer]:
+def writing(ports: dict[int, int], topic: str) -> Iterator[Writer]:
     """A client that writes while the block runs."""
-    writer = Writer({at: broker.port for at, broker in made.brokers.items()}, topic)
+    writer = Writer(ports, topic)
     thread = threading.Thread(target=writer.run)
     thread.start()
     try:
@@ -141,7 +141,8 @@ def _replaced(made: Cluster, topic: str, victim: int) -> tuple[float, float]:
 def _kill_leader(made: Cluster, topic: str, victim: int, *, is_controller: bool) -> Sample:
     """Kill the victim while a client writes; return the times since then in seconds."""
     broker = made.brokers[victim]
-    with writing(made, topic) as writer:
+    ports = {at: broker.port for at, broker in made.brokers.items()}
+    with writing(ports, topic) as writer:
         writer.wait_until(lambda it: it.acknowledged >= WRITTEN_BEFORE)
         if list(writer.first_by) != [victim]:
             raise BrokerFailure(f"broker {victim} does not lead what it is the first replica of")
