@@ -51,7 +51,7 @@ from tests.support.proving import secret_at
 
 MEGABYTE = 2**20
 GROUP, TRANSACTION = 0, 1
-PRIVATE = (30003, 30004, 30007, 30008)
+PRIVATE = (30003, 30004, 30007, 30008, 30009)
 """Hightide's requests that a client may send; ApiVersions does not list them."""
 NAMED = ApiVersionsRequest(client_software_name="raw", client_software_version="1.0")
 

@@ -9,6 +9,7 @@ import sys
 import uuid
 from types import SimpleNamespace
 
+import confluent_kafka
 import pytest
 
 from hightide import __version__
@@ -46,6 +47,28 @@ def typed(broker):
 
 def fresh():
     return f"cli-{uuid.uuid4().hex[:12]}"
+
+
+# -- connections -------------------------------------------------------------------------------
+
+
+def test_connections_name_the_client_and_count_its_requests(run, broker):
+    name = fresh()
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "client.id": name})
+    producer.produce(name, b"one")
+    assert producer.flush(30) == 0
+    listed = run("cluster", "connections", "-o", "json").json
+    mine = [row for row in listed if row["client_id"] == name]
+    assert mine
+    assert {row["software"] for row in mine} == {"confluent-kafka-python"}
+    assert {row["listener"] for row in mine} == {"PLAINTEXT"}
+    assert {row["peer_broker"] for row in mine} == {None}
+    assert any(row["last_api"] == "Produce" and row["requests"] >= 2 for row in mine)
+    # The command sees its own connection, too.
+    assert any(row["last_api"] == "DescribeConnections" for row in listed)
+    heading, *rows = run("cluster", "connections").lines
+    assert heading.split()[:3] == ["BROKER", "CLIENT-ID", "SOFTWARE"]
+    assert any(name in row for row in rows)
 
 
 # -- topics ------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from hightide.broker.controller import ControllerService
@@ -593,6 +593,11 @@ class Broker:
         self.on_configured(settings)
 
     # -- for handlers ----------------------------------------------------------------------
+
+    @property
+    def connections(self) -> Iterable[Connection]:
+        """The open connections, in the order of their numbers."""
+        return self._server.connections
 
     @property
     def zookeeper(self) -> FencedSession:

@@ -21,7 +21,12 @@ from hightide.cli.options import (
 )
 from hightide.cli.render import Output
 from hightide.client.admin import Admin
-from hightide.client.model.cluster import ClusterDescription, LogDir, TopicDescription
+from hightide.client.model.cluster import (
+    ClientConnection,
+    ClusterDescription,
+    LogDir,
+    TopicDescription,
+)
 from hightide.client.model.diagnosis import Cause, CauseKind, Effect, causes, short_names
 from hightide.client.model.health import Problem, ProblemKind, problems
 from hightide.client.model.replicas import ReplicasDescription
@@ -200,6 +205,90 @@ def affected(effect: Effect) -> str:
     return (
         f"{len(effect.partitions)} {CONSEQUENCES[effect.kind]}:"
         f" {short_names(effect.partitions, effect.internal)}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionRow:
+    broker: int
+    client_id: str
+    software: str
+    version: str
+    address: str
+    port: int
+    listener: str
+    connected: str | None
+    connected_for: str | None
+    idle_seconds: float
+    requests: int
+    last_api: str | None
+    peer_broker: int | None
+
+
+CONNECTION_COLUMNS = {
+    "broker": "broker",
+    "client_id": "client-id",
+    "software": "software",
+    "version": "version",
+    "address": "address",
+    "port": "port",
+    "listener": "listener",
+    "connected_for": "connected",
+    "requests": "requests",
+    "last_api": "last-api",
+}
+
+
+@app.command()
+def connections(
+    broker: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--broker",
+            min=0,
+            autocompletion=completion.brokers,
+            help="Only this broker; repeatable.",
+        ),
+    ] = None,
+    bootstrap: Bootstrap = LOCALHOST,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show the open connections of each broker: the client, its software, its requests.
+
+    Names and versions are what clients say about themselves. Connections between brokers have the
+    id of the other broker in PEER-BROKER, with -o json. Brokers of Apache Kafka do not list theirs.
+    """
+    found = ask(bootstrap, lambda admin: admin.cluster.connections())
+    warn_about_silent(found.silent, "connections")
+    for foreign in found.foreign:
+        render.say(f"Broker {foreign} does not list its connections. Only brokers of Hightide do.")
+    now_ms = moment.now_ms()
+    rows = [
+        connection_row(one, now_ms)
+        for one in found.connections
+        if not broker or one.broker in broker
+    ]
+    if output is Output.TABLE and rows:
+        render.write(render.table(rows, headings=CONNECTION_COLUMNS))
+    else:
+        render.show(rows, output)
+
+
+def connection_row(found: ClientConnection, now_ms: int) -> ConnectionRow:
+    return ConnectionRow(
+        broker=found.broker,
+        client_id=found.client_id,
+        software=found.software,
+        version=found.version,
+        address=found.address,
+        port=found.port,
+        listener=found.listener,
+        connected=moment.iso(found.connected_ms),
+        connected_for=moment.age(found.connected_ms, now_ms),
+        idle_seconds=found.idle_ms / 1000,
+        requests=found.requests,
+        last_api=found.last_api,
+        peer_broker=found.peer_broker,
     )
 
 

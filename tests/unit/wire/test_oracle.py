@@ -56,6 +56,7 @@ OURS = (
     | both("ReplicaLogInfo", 0)
     | both("ProveBroker", 0)
     | both("DescribeEvents", 0)
+    | both("DescribeConnections", 0)
 )
 NO_ORACLE = OURS | both("ControlledShutdown", 2, 3)
 NEWER_GROUPS = both("ConsumerGroupHeartbeat", 0, 1) | both("ConsumerGroupDescribe", 0, 1)

@@ -6,6 +6,11 @@ from typing import Any
 import pytest
 
 from hightide.wire.codec import decode, encode
+from hightide.wire.messages.connections import (
+    DescribeConnectionsRequest,
+    DescribeConnectionsResponse,
+    DescribedConnection,
+)
 from hightide.wire.messages.controller import ResignControllerRequest, ResignControllerResponse
 from hightide.wire.messages.events import (
     DescribedEvent,
@@ -321,6 +326,33 @@ BYTES = [
         "0000 00 02 73 0000000000000003 01 0000000000000001"
         " 02 0000000000000002 0000000000000004 0000000000000005 02 6b 01 02 77 03 7b7d 00"
         " 01 00 14 02 00000006 02 68 00000007 0000000000000008 00",
+    ),
+    (DescribeConnectionsRequest(after=3, limit=4), 0, "0000000000000003 00000004 00"),
+    (
+        DescribeConnectionsResponse(
+            open_connections=2,
+            has_more=True,
+            connections=[
+                DescribedConnection(
+                    number=1,
+                    client_id="c",
+                    software_name="n",
+                    software_version="v",
+                    address="a",
+                    port=3,
+                    listener="l",
+                    connected_ms=4,
+                    idle_ms=5,
+                    requests=6,
+                    last_api=7,
+                    broker_id=8,
+                )
+            ],
+        ),
+        0,
+        "0000 00 00000002 01"
+        " 02 0000000000000001 02 63 02 6e 02 76 02 61 00000003 02 6c 0000000000000004"
+        " 0000000000000005 0000000000000006 0007 00000008 00 00",
     ),
 ]
 

@@ -53,6 +53,8 @@ _WRITE_BUFFER_BYTES = 256 * 1024  # in the transport, before reading of the log 
 _MOST_WAITING = 1_000
 _UNKNOWN_CHECK_S = 1.0
 _MOST_WAITING_BYTES = 256 * 1024
+CLIENT_ID_CHARACTERS = 100  # of what is kept
+SWEEP_S = 0.5
 
 # Why a connection does not read: any of these.
 SERVING, SENDING, WAITING, STARVED, STOPPING, STARTING, VERIFYING = 1, 2, 4, 8, 16, 32, 64
@@ -106,8 +108,10 @@ class Connection(asyncio.BufferedProtocol):
         "_view",
         "_waiting_bytes",
         "_waits_since_s",
+        "accepted_s",
         "checked",
         "client_address",
+        "client_id",
         "client_instance_id",
         "client_port",
         "client_software",
@@ -120,12 +124,14 @@ class Connection(asyncio.BufferedProtocol):
         "is_closed",
         "listener",
         "local_address",
+        "number",
         "on_close",
         "peer_broker_epoch",
         "peer_broker_id",
         "peer_nonces",
         "produce_prefix",
         "produced",
+        "requests",
         "stuck_since",
         "usage",
         "usage_of_checks",
@@ -166,6 +172,10 @@ class Connection(asyncio.BufferedProtocol):
         self.local_address: tuple[str, int] = ("", 0)
         self.client_address = ""
         self.client_port = 0
+        self.client_id = ""  # of the last request that was not a hot one
+        self.number = 0  # among the connections of this broker, from 1
+        self.accepted_s = 0.0
+        self.requests = 0
         self.client_software = ("unknown", "unknown")  # name and version, from ApiVersions
         # The client instance that pushes its metrics here (KIP-714).
         self.client_instance_id: UUID | None = None
@@ -233,6 +243,16 @@ class Connection(asyncio.BufferedProtocol):
     def unsent_bytes(self) -> int:
         """The bytes in memory of responses that the socket does not take."""
         return self._transport.get_write_buffer_size() + _plain_bytes(list(self._out))
+
+    @property
+    def age_ms(self) -> int:
+        """How long the connection has been open."""
+        return int((self._server.now() - self.accepted_s) * 1000)
+
+    @property
+    def idle_ms(self) -> int:
+        """How long nothing has arrived, in steps of the sweep."""
+        return int(self.idle_checks * SWEEP_S * 1000)
 
     @property
     def is_blocked(self) -> bool:
@@ -334,6 +354,7 @@ class Connection(asyncio.BufferedProtocol):
         if counted < len(responses):
             run.served(len(responses) - counted, since - arrived, last - since)
         if responses:
+            self.requests += len(responses)
             self._send_all(responses)
         if wrong:
             self.close(wrong)
@@ -344,6 +365,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _waits(self, response: Response | None, sample: int, now_s: float) -> None:
         """A request has been served whose response waits: for something, or behind others."""
+        self.requests += 1
         if response is not None:
             slot = Slot(self.counts, now_s)
             slot.response = response

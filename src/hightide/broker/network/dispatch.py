@@ -17,6 +17,7 @@ from hightide.broker.handlers import (
     api_versions,
     client_telemetry,
     configs,
+    describe_connections,
     describe_events,
     describe_producers,
     describe_replicas,
@@ -43,6 +44,7 @@ from hightide.broker.handlers.prove_broker import BROKER_REQUESTS, BrokerRequest
 from hightide.broker.handlers.request_context import Context
 from hightide.broker.metrics.counters import RequestCounts, count_errors
 from hightide.broker.network.connection import (
+    CLIENT_ID_CHARACTERS,
     COMMITTING,
     SERVING,
     STARTING,
@@ -129,6 +131,7 @@ HANDLERS: dict[int, Handler] = {
     30006: inter_broker.replica_log_info,
     30007: prove_broker.prove_broker,
     30008: describe_events.describe_events,
+    30009: describe_connections.describe_connections,
 }
 
 # Requests between brokers. A broker answers them before it knows the cluster.
@@ -293,6 +296,7 @@ class Dispatch:
         counts = connection.counts = self._broker.requests.of(key).at(version)
         connection.usage.asked()
         header, at = decode_request_header(frame)
+        connection.client_id = (header.client_id or "")[:CLIENT_ID_CHARACTERS]
         only_brokers = _only_brokers(key, version)
         if only_brokers is not None and connection.peer_broker_id < 0:
             refusal = self._refused(connection, header, only_brokers.refusal)

@@ -11,14 +11,22 @@ import logging
 import socket
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Protocol
 
 from hightide import tcp
 from hightide.broker.network.checked_reads import CheckedReads
-from hightide.broker.network.connection import STARTING, STARVED, STOPPING, Connection, Response
+from hightide.broker.network.connection import (
+    CLIENT_ID_CHARACTERS,
+    STARTING,
+    STARVED,
+    STOPPING,
+    SWEEP_S,
+    Connection,
+    Response,
+)
 from hightide.broker.network.read_ahead import ReadAhead
 from hightide.broker.network.turn import Clock, TurnQueue
 from hightide.core.events import Event, Severity
@@ -37,7 +45,6 @@ _SEND_BYTES = 1024 * 1024
 _SPARES = 8
 _SPARE_BYTES = 4 * 1024 * 1024
 _SHORT_BYTES = 16 * 1024
-_SWEEP_S = 0.5
 _STOP_S = 5.0
 
 
@@ -47,9 +54,6 @@ class Serve(Protocol):
     def __call__(
         self, connection: Connection, buf: bytearray, view: memoryview, start: int, end: int
     ) -> Response | None: ...
-
-
-_CLIENT_ID_CHARACTERS = 100
 
 
 class Server:
@@ -128,7 +132,7 @@ class Server:
                 partial(Connection, self, name), sock=sock, backlog=self._backlog
             )
             self._servers.append(server)
-        self._sweeper = loop.call_later(_SWEEP_S, self._sweep)
+        self._sweeper = loop.call_later(SWEEP_S, self._sweep)
 
     def serve_early(self) -> None:
         """Serve the requests that came before the broker was ready."""
@@ -170,6 +174,7 @@ class Server:
             self.refused += 1
             return False
         self.accepted += 1
+        connection.number, connection.accepted_s = self.accepted, self.now()
         self.per_listener[connection.listener] += 1
         self._connections[connection] = None
         self._per_ip[connection.client_address] += 1
@@ -191,6 +196,11 @@ class Server:
             return f"more than {settings.max_connection_creation_rate} new connections in a second"
         return None
 
+    @property
+    def connections(self) -> Iterable[Connection]:
+        """The open connections, in the order of their numbers."""
+        return self._connections
+
     def forget(self, connection: Connection) -> None:
         if connection in self._connections:
             del self._connections[connection]
@@ -206,7 +216,7 @@ class Server:
         idle_ms = settings.connections_max_idle_ms
         frame_s = settings.request_receive_timeout_ms / 1000
         stuck_s = settings.response_send_timeout_ms / 1000
-        most_checks = idle_ms / 1000 / _SWEEP_S if idle_ms >= 0 else float("inf")
+        most_checks = idle_ms / 1000 / SWEEP_S if idle_ms >= 0 else float("inf")
         for connection in list(self._connections):
             connection.idle_checks += 1
             if connection.is_waiting:
@@ -219,7 +229,7 @@ class Server:
             if since is not None and now - since > frame_s and not connection.is_blocked:
                 connection.close(f"its request did not arrive within {frame_s:g} s")
         self._drop_unsent(settings.queued_max_response_bytes)
-        self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
+        self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
 
     def _drop_unsent(self, limit: int) -> None:
         """If unsent responses take too much memory, close the connections that wait for longest."""
@@ -354,7 +364,7 @@ class SlowRequest(Event):
 def log_stall(address: str, header: RequestHeader, took_s: float) -> None:
     """Log which request of which client kept the event loop."""
     name = APIS[header.api_key][0] if header.api_key in APIS else f"API key {header.api_key}"
-    client_id = (header.client_id or "")[:_CLIENT_ID_CHARACTERS]
+    client_id = (header.client_id or "")[:CLIENT_ID_CHARACTERS]
     record(log, SlowRequest(name, header.api_version, client_id, address, int(took_s * 1000)))
 
 

@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 from hightide.client.broker_connection import CODES, Connection, ConnectionFailed, check
-from hightide.client.model.cluster import ClusterDescription, LogDir, LogDirs, ReplicaSize
+from hightide.client.model.cluster import (
+    ClientConnection,
+    ClientConnections,
+    ClusterDescription,
+    LogDir,
+    LogDirs,
+    ReplicaSize,
+)
 from hightide.client.routing import Router
 from hightide.wire.errors import ErrorCode
+from hightide.wire.messages import APIS
 from hightide.wire.messages.cluster import DescribeLogDirsRequest, DescribeLogDirsResult
+from hightide.wire.messages.connections import (
+    DescribeConnectionsRequest,
+    DescribeConnectionsResponse,
+    DescribedConnection,
+)
 from hightide.wire.messages.controller import ResignControllerRequest
 from hightide.wire.messages.replicas import DescribeReplicasRequest
+
+PAGE = 1000
+"""How many connections to ask a broker for at once."""
 
 
 class ClusterAdmin:
@@ -57,6 +73,48 @@ class ClusterAdmin:
         found = [directory for _, listed in sorted(heard.answers.items()) for directory in listed]
         return LogDirs(found, heard.silent)
 
+    async def connections(self, limit: int = 10_000) -> ClientConnections:
+        """The open connections of every live broker, at most so many of each.
+
+        DescribeConnections is Hightide's own request.
+        """
+
+        async def ask(connection: Connection) -> DescribeConnectionsResponse | None:
+            broker = self._router.broker_of(connection)
+            try:
+                answer = await self._page(connection, broker, 0, limit)
+            except ConnectionFailed:
+                # Other brokers close the connection on a request that they do not know.  A broker
+                # that has died cannot be reached, and raises here.
+                await self._router.broker(broker)
+                return None
+            page = answer
+            while page.has_more and page.connections and len(answer.connections) < limit:
+                last = page.connections[-1].number
+                page = await self._page(connection, broker, last, limit - len(answer.connections))
+                answer.connections += page.connections
+            return answer
+
+        heard = await self._router.ask_every_broker(ask)
+        open_connections: dict[int, int] = {}
+        found: list[ClientConnection] = []
+        for broker, answer in sorted(heard.answers.items()):
+            if answer is not None:
+                open_connections[broker] = answer.open_connections
+                found += (_client_connection(broker, one) for one in answer.connections)
+        foreign = sorted({*self._router.nodes} - {*open_connections} - {*heard.silent})
+        return ClientConnections(found, open_connections, foreign, heard.silent)
+
+    async def _page(
+        self, connection: Connection, broker: int, after: int, limit: int
+    ) -> DescribeConnectionsResponse:
+        request = DescribeConnectionsRequest(after=after, limit=min(limit, PAGE))
+        answer: DescribeConnectionsResponse = await connection.send(
+            request, version=0, timeout_ms=self._router.timeout_ms
+        )
+        check(answer.error_code, answer.error_message, about=f"broker {broker}")
+        return answer
+
     async def versions(self) -> dict[int, str | None]:
         """The version of Hightide that each live broker runs; None if a broker does not say.
 
@@ -74,6 +132,24 @@ class ClusterAdmin:
 
         heard = await self._router.ask_every_broker(ask)
         return {broker: heard.answers.get(broker) or None for broker in self._router.nodes}
+
+
+def _client_connection(broker: int, found: DescribedConnection) -> ClientConnection:
+    return ClientConnection(
+        broker=broker,
+        number=found.number,
+        client_id=found.client_id,
+        software=found.software_name,
+        version=found.software_version,
+        address=found.address,
+        port=found.port,
+        listener=found.listener,
+        connected_ms=found.connected_ms,
+        idle_ms=found.idle_ms,
+        requests=found.requests,
+        last_api=APIS[found.last_api][0] if found.last_api in APIS else None,
+        peer_broker=found.broker_id if found.broker_id >= 0 else None,
+    )
 
 
 def _log_dir(broker: int, directory: DescribeLogDirsResult) -> LogDir:

@@ -168,3 +168,35 @@ def by_topic(partitions: Iterable[Partition]) -> dict[str, list[int]]:
     for topic, index in partitions:
         topics.setdefault(topic, []).append(index)
     return topics
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConnection:
+    """An open connection of a broker; names are what the client says about itself."""
+
+    broker: int
+    number: int
+    """Counts the connections of the broker from 1 at each start."""
+    client_id: str
+    software: str
+    version: str
+    address: str
+    port: int
+    listener: str
+    connected_ms: int
+    idle_ms: int
+    requests: int
+    last_api: str | None
+    peer_broker: int | None
+    """The broker that the other side has proved to be."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConnections:
+    connections: list[ClientConnection]
+    open_connections: Mapping[int, int]
+    """How many connections each broker has open."""
+    foreign: list[int]
+    """Brokers that do not list their connections: they are not Hightide's."""
+    silent: Mapping[int, str]
+    """Brokers that did not answer, and why."""

@@ -78,6 +78,7 @@ APIS: dict[int, tuple[str, str]] = {
     30006: ("ReplicaLogInfo", "replication"),
     30007: ("ProveBroker", "proof"),
     30008: ("DescribeEvents", "events"),
+    30009: ("DescribeConnections", "connections"),
 }
 
 
