@@ -24,7 +24,11 @@ from tests.support.steps import all_steps
 ID = uuid.UUID(int=7)
 STATE = PartitionState((1, 2, 3), leader=1, leader_epoch=4, isr=(1, 2))
 LOG = SimpleNamespace(
-    start_offset=2, end_offset=20, size_bytes=500, epochs=SimpleNamespace(latest=3)
+    start_offset=2,
+    end_offset=20,
+    size_bytes=500,
+    epochs=SimpleNamespace(latest=3),
+    last_stable_offset=12,
 )
 
 
@@ -92,6 +96,7 @@ def test_a_leader_reports_the_progress_of_all_replicas():
     assert (found.role, found.leader_epoch, found.is_under_min_isr) == (1, 4, True)
     assert (found.log_start_offset, found.high_watermark, found.end_offset) == (2, 15, 20)
     assert (found.size_bytes, found.maximal_isr) == (500, [1, 2])
+    assert found.last_stable_offset == 12
     assert found.state.isr == [1, 2]
     assert [
         (one.broker_id, one.standing, one.end_offset, one.lag_records, one.lag_ms)

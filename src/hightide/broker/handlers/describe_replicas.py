@@ -90,6 +90,7 @@ def _described(replica: Replica, now_ms: int) -> DescribedReplica:
         size_bytes=log.size_bytes,
         lost_records=replica.lost_records,
         last_epoch=log.epochs.latest,
+        last_stable_offset=log.last_stable_offset,
         state=None if state is None else published_partition(replica.partition, state),
     )
     if (failure := replica.failure) is not None:

@@ -123,7 +123,7 @@ class ReplicaAdmin:
             if answer is None:
                 return None
             found += [
-                _report(broker, topic, replica)
+                report_of(broker, topic, replica)
                 for topic in answer.topics
                 for replica in topic.partitions
             ]
@@ -274,7 +274,8 @@ class ReplicaAdmin:
         return await self._router.ask_controller(ask)
 
 
-def _report(broker: int, topic: DescribedTopic, replica: DescribedReplica) -> ReplicaReport:
+def report_of(broker: int, topic: DescribedTopic, replica: DescribedReplica) -> ReplicaReport:
+    """A replica of a broker's response."""
     return ReplicaReport(
         broker=broker,
         topic=topic.name,
@@ -290,6 +291,7 @@ def _report(broker: int, topic: DescribedTopic, replica: DescribedReplica) -> Re
         is_waiting=replica.is_waiting,
         lost_records=replica.lost_records,
         last_epoch=replica.last_epoch,
+        last_stable_offset=_known(replica.last_stable_offset),
         failure=replica.failure,
         is_under_min_isr=replica.is_under_min_isr,
         maximal_isr=tuple(replica.maximal_isr),

@@ -32,11 +32,11 @@ class TopicAdmin:
     async def list(self) -> Sequence[TopicDescription]:
         """All topics, by name."""
         answer = await self._router.metadata(None)
-        return sorted(map(_described, answer.topics), key=lambda topic: topic.name)
+        return sorted(map(topic_of, answer.topics), key=lambda topic: topic.name)
 
     async def describe(self, names: Sequence[str]) -> Sequence[TopicDescription]:
         """The topics in the order of the names; one that does not exist raises."""
-        return [_described(topic) for topic in await self._router.topics(names)]
+        return [topic_of(topic) for topic in await self._router.topics(names)]
 
     async def ensure(self, name: str) -> TopicDescription:
         """Describe a topic; a missing one is created if the cluster creates topics automatically.
@@ -51,7 +51,7 @@ class TopicAdmin:
             if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 return None
             check(topic.error_code, about=name)
-            return _described(topic)
+            return topic_of(topic)
 
         backoff = Backoff(0.05, 0.4, attempts=5)
         while (found := await self._router.retry(attempt)) is None:
@@ -117,7 +117,7 @@ class TopicAdmin:
         await self._router.ask_controller(ask)
 
 
-def _described(topic: Any) -> TopicDescription:
+def topic_of(topic: Any) -> TopicDescription:
     """A topic of a Metadata response."""
     return TopicDescription(
         name=topic.name,

@@ -72,6 +72,8 @@ class ReplicaReport:
     """Why its broker cannot serve the replica, because of its disk for example."""
     last_epoch: int = -1
     """The newest leader epoch in its log."""
+    last_stable_offset: int | None = None
+    """Up to where consumers of committed transactions read."""
     is_under_min_isr: bool = False
     maximal_isr: tuple[int, ...] = ()
     progress: Mapping[int, Progress] = field(default_factory=dict)

@@ -180,6 +180,8 @@ class DescribedReplica:
     """Why the broker cannot serve the replica: "full: …", "offline: …", "damaged: …", or ""."""
     last_epoch: i32 = field(tag=1, default=-1)
     """The newest leader epoch in its log."""
+    last_stable_offset: i64 = field(tag=2, default=-1)
+    """Up to where consumers of committed transactions read; -1 from a broker without this field."""
 
 
 @part
