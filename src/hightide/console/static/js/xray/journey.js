@@ -1,0 +1,69 @@
+// The journey of one probe record with acks=all: where it is, after how many milliseconds.
+
+import { post } from "../api.js";
+import { Button, Command } from "../parts.js";
+import { html, useEffect, useState } from "../lib.js";
+
+function longest(result) {
+  return Math.max(result.acknowledged_ms ?? 0, ...result.steps.map((step) => step.after_ms ?? 0), 0.001);
+}
+
+function milliseconds(ms) {
+  return ms == null ? "waiting" : `${ms < 10 ? ms.toFixed(1) : Math.round(ms)} ms`;
+}
+
+function Step({ name, broker, ms, total, kind }) {
+  const place = ms == null ? 100 : (ms / total) * 100;
+  return html`<li class=${`xj-step${ms == null ? " xj-waiting" : ""}${kind ? ` xj-${kind}` : ""}`}>
+    <span class="xj-name">${broker == null ? "" : html`<b>broker ${broker}</b> `}${name}</span>
+    <span class="xj-lane" aria-hidden="true"><i style=${`transform:translateX(${place - 100}%)`}></i></span>
+    <span class="xj-ms">${milliseconds(ms)}</span>
+  </li>`;
+}
+
+function Steps({ result }) {
+  const total = longest(result);
+  const ends = result.steps.some((step) => /acknowledged/.test(step.name));
+  return html`<ol class="xj-steps">
+    ${result.steps.map(
+      (step, index) => html`<${Step} key=${index} name=${step.name} broker=${step.broker} ms=${step.after_ms} total=${total} />`,
+    )}
+    ${!ends && html`<${Step} name="acknowledged to the producer" ms=${result.acknowledged_ms} total=${total} kind="end" />`}
+  </ol>`;
+}
+
+export function Journey({ topic, partition, session }) {
+  const [result, setResult] = useState(null);
+  const [busy, setBusy] = useState(false);
+  const [error, setError] = useState(null);
+  useEffect(() => {
+    setResult(null);
+    setError(null);
+  }, [topic, partition]);
+  const send = async () => {
+    setBusy(true);
+    setError(null);
+    try {
+      setResult(await post(`xray/${encodeURIComponent(topic)}/${partition}/probe`, {}));
+    } catch (failure) {
+      setError(failure);
+    }
+    setBusy(false);
+  };
+  const refused = session?.read_only ? "This console is read-only: it writes no record." : "";
+  return html`<section class="xp-card xj">
+    <header>
+      <h2>Journey of a record, acks=all</h2>
+      <${Button} onClick=${send} disabled=${busy || Boolean(refused)}>${busy ? "On its way…" : "Send a probe"}<//>
+    </header>
+    ${error && html`<p class="xp-error" role="alert">✕ ${error.message}</p>`}
+    ${result
+      ? html`<${Steps} result=${result} />`
+      : html`<p class="xp-quiet">
+          ${refused ||
+          `A probe is one real record in ${topic}/${partition}. It shows how long the leader takes to append it, each
+          follower to fetch it, and the high watermark to pass it.`}
+        </p>`}
+    ${result?.command && html`<${Command} text=${result.command} />`}
+  </section>`;
+}
