@@ -198,6 +198,7 @@ docs: setup ## write the generated pages of docs/reference
 	@mkdir -p docs/reference
 	$(BIN)/python -m hightide.settings > docs/reference/settings.md
 	$(BIN)/python -m hightide.broker.metrics > docs/reference/metrics.md
+	$(BIN)/python -m reference
 
 clean: ## remove the environments and all caches
 	rm -rf $(VENV) .venv-kazoo build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

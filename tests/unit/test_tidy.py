@@ -104,7 +104,7 @@ def texts() -> list[Path]:
     found = [ROOT / "Makefile", ROOT / ".ci" / "run"]
     for folder in (
         SOURCE,
-        *(ROOT / name for name in ("tests", "docs", "bench", "examples", ".github")),
+        *(ROOT / name for name in ("tests", "docs", "reference", "bench", "examples", ".github")),
     ):
         found += [path for path in folder.rglob("*") if path.suffix in suffixes]
     return found + [path for path in ROOT.glob("*") if path.suffix in suffixes]

@@ -64,6 +64,10 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         from hightide.settings.reference import help_text
 
         epilog = f"settings:\n\n{help_text()}"
+    return _parser(epilog).parse_args(argv)
+
+
+def _parser(epilog: str | None = None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hightide broker start",
         description="Start one broker. Settings come from FILE, then from KAFKA_* environment"
@@ -85,7 +89,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--log-level", choices=process_log.LEVELS, help="short for the setting log.level"
     )
-    return parser.parse_args(argv)
+    return parser
 
 
 def _overrides(arguments: argparse.Namespace) -> list[str]:
