@@ -82,7 +82,7 @@ class ReplicaAdmin:
             topics,
             reports,
             live=brokers,
-            eligible=await self._eligible([topic.name for topic in topics]),
+            eligible=await self.eligible([topic.name for topic in topics]),
             silent=silent,
         )
         if others:
@@ -153,7 +153,7 @@ class ReplicaAdmin:
         check(answer.error_code, answer.error_message, about=f"broker {broker}")
         return answer
 
-    async def _eligible(self, names: Sequence[str]) -> dict[Partition, tuple[int, ...]]:
+    async def eligible(self, names: Sequence[str]) -> dict[Partition, tuple[int, ...]]:
         """The ELR of each partition, if the cluster has ELRs."""
         connection = await self._router.any()
         if not names or api_of(DescribeTopicPartitionsRequest).key not in connection.versions:
