@@ -2,9 +2,9 @@
 
 * `hightide/wire/_record_walk.c` is compiled. Without a working compiler the build goes on:
   `hightide/wire/record_walk.py` has the same in Python.
-* The console's JavaScript libraries are fetched with npm into `hightide/console/static/vendor`. Their
-  versions and hashes are below. Without npm the build goes on: the console serves a page that says
-  what is missing.
+* The console's JavaScript libraries are fetched with npm into `hightide/console/static/vendor`.
+  Their versions and hashes are below. Without npm the build goes on: the console serves a page that
+  says what is missing.
 """
 
 import base64
@@ -88,8 +88,8 @@ SPECIFIERS = {
     "preact/hooks": "./preact-hooks.js",
     "@preact/signals-core": "./signals-core.js",
 }
-"""What the modules import by name → by path: a browser resolves names only with an import map, which
-would be an inline script, and the console's policy forbids those."""
+"""What the modules import by name → by path: a browser resolves names only with an import map, and
+that would be an inline script, which the console's policy forbids."""
 
 IMPORT = re.compile(r"""(\b(?:from|import)\s*\(?\s*)(["'])([@a-z][@\w/.-]*)\2""")
 SOURCE_MAP = re.compile(r"//# sourceMappingURL=\S+\s*\Z")

@@ -4,7 +4,8 @@
                                {"command": "kill", "broker": 2, "host": …}
                            ◀── {"ok": true, "text": "broker 2 has ended; …"}
 
-Each broker's port has a name for the socket, so any address of the cluster finds it.
+Each broker's port has a name for the socket, so any address of the cluster finds it. The command
+line and the console send commands; `up` receives them.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
-from hightide.cli.local_cluster import Refused
-
 _MAX_BYTES = 64 * 1024
 _TIMEOUT_S = 90.0
 _REQUEST_S = 5.0
 
 Execute = Callable[[str, int, "Future[str]"], None]
+
+
+class Refused(Exception):
+    """A command cannot be carried out; the text says why."""
 
 
 class NotRunning(Exception):

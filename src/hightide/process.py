@@ -58,6 +58,10 @@ class ZooKeeperFailed(ServiceFailed):
     """The ZooKeeper server failed."""
 
 
+class ConsoleFailed(ServiceFailed):
+    """The console failed."""
+
+
 def environment(package: str = "hightide") -> dict[str, str]:
     """Return the parent's environment, extended so that the child imports the same packages.
 
@@ -316,6 +320,15 @@ class ZooKeeperProcess(ServiceProcess):
     command = ("zookeeper", "start")
     failure = ZooKeeperFailed
     name = "the ZooKeeper server"
+
+
+class ConsoleProcess(ServiceProcess):
+    """One `python -m hightide.console` process."""
+
+    module = "hightide.console"
+    command = ()
+    failure = ConsoleFailed
+    name = "the console"
 
 
 def stop_all(processes: Iterable[ServiceProcess], timeout_s: float = GRACE_S) -> list[int]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hightide.cli.control import is_running
+from hightide.control import is_running
 from hightide.process import environment, free_port, is_free
 from hightide.testing import Cluster
 from hightide.zookeeper import DATABASE

@@ -51,8 +51,7 @@ def restart(broker_id: BrokerId, bootstrap: Bootstrap = LOCALHOST) -> None:
 
 
 def _send(command: str, broker_id: int, bootstrap: str) -> None:
-    from hightide.cli import control
-    from hightide.cli.local_cluster import Refused
+    from hightide import control
 
     missing = None
     for host, port in addresses(bootstrap):
@@ -61,6 +60,6 @@ def _send(command: str, broker_id: int, bootstrap: str) -> None:
             return
         except control.NotRunning as error:
             missing = missing or error
-        except Refused as refusal:
+        except control.Refused as refusal:
             raise Failed(f"{refusal}.") from None
     raise Failed(str(missing))

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from hightide.cli.render import say
+from hightide.control import Refused
 from hightide.process import (
     BrokerProcess,
     ServiceFailed,
@@ -48,10 +49,6 @@ SIGNALS_S = 0.2
 
 Reply = Future[str]
 Event = Callable[[], None]
-
-
-class Refused(Exception):
-    """A command cannot be carried out; the text says why."""
 
 
 @dataclass(slots=True)

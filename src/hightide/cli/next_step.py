@@ -14,7 +14,7 @@ ON_THE_HOST = "hightide broker start"
 
 def is_local(bootstrap: str) -> bool:
     """Whether `hightide up` on this host runs the cluster: `hightide broker` acts on it."""
-    from hightide.cli import control  # only a cluster that is not healthy asks
+    from hightide import control  # only a cluster that is not healthy asks
 
     return control.is_running(bootstrap)
 

@@ -16,9 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hightide import private_files
-from hightide.cli.control import ControlServer
 from hightide.cli.local_cluster import LocalCluster
+from hightide.cli.local_console import CONSOLE_PORT, LocalConsole
 from hightide.cli.render import say, write
+from hightide.control import ControlServer
 from hightide.process import BrokerProcess, ServiceFailed, ZooKeeperProcess, free_port, is_free
 from hightide.settings.secrets import is_secret, variable_of
 from hightide.zookeeper import DATABASE, OLD_DATABASE
@@ -78,13 +79,11 @@ def parser() -> argparse.ArgumentParser:
     console.add_argument(
         "--console-port",
         type=int,
-        default=8088,
         metavar="PORT",
-        help="accepted; this version has no console",
+        help="port of the console, on 127.0.0.1; 0 picks a free one (default: "
+        f"{CONSOLE_PORT} or the next that is free; a free one with --port 0)",
     )
-    console.add_argument(
-        "--no-console", action="store_true", help="accepted; this version has no console"
-    )
+    console.add_argument("--no-console", action="store_true", help="start no console")
     built.add_argument(
         "--override",
         action="append",
@@ -132,6 +131,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
         ("--port", options.port),
         ("--zookeeper-port", options.zookeeper_port),
         ("--metrics-port", options.metrics_port),
+        ("--console-port", options.console_port),
     ):
         if port is not None and not 0 <= port <= 65535:
             known.error(f"{name} {port} is not a port number (0 to 65535)")
@@ -143,6 +143,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
     taken = {*broker_ports(options), options.zookeeper_port}
     if options.metrics_port and taken & {*wanted_metrics_ports(options)}:
         known.error(f"--metrics-port {options.metrics_port} has the port of another server")
+    taken |= {*wanted_metrics_ports(options)}
+    if options.console_port and options.console_port in taken:
+        known.error(f"--console-port {options.console_port} is the port of another server")
     for override in options.override:
         name, equals, _ = override.partition("=")
         if not equals or not name.strip():
@@ -175,10 +178,11 @@ def run(argv: list[str]) -> int:
 
 def supervise(options: argparse.Namespace, folder: Path) -> int:
     """Start everything, watch it, stop everything, and return the exit code."""
-    cluster = control = None
+    cluster = control = console = None
     try:
         move_old_zookeeper_data(folder)
         metrics = metrics_ports(options)
+        port = console_port(options, metrics)
         cluster = local_cluster(options, folder, metrics)
         cluster.start()
         addresses = [broker.address for broker in cluster.brokers]
@@ -191,15 +195,24 @@ def supervise(options: argparse.Namespace, folder: Path) -> int:
         if not serves_this_host_only(options.host):
             say(f"--host {options.host}: other hosts can read, change and delete everything.")
         say("Ctrl-C stops it.")
+        if port:
+            more = [word for at in metrics for word in ("--metrics", metrics_url(options.host, at))]
+            console = LocalConsole(port, addresses, folder, more)
+            console.start()
         cluster.watch()
     except KeyboardInterrupt:
         say("stopping")
+        if console:
+            console.end()
         return cluster.stop() if cluster else 0
     except (ServiceFailed, OSError) as error:
         say(f"hightide: {error}")
     finally:
         if control:
             control.close()
+        if console:
+            console.end()
+            console.wait()
     if cluster:
         cluster.stop()
     return 1
@@ -279,6 +292,24 @@ def metrics_ports(options: argparse.Namespace) -> list[int]:
             ports.append(port)
         port += 1
     return ports
+
+
+def console_port(options: argparse.Namespace, metrics: Sequence[int] = ()) -> int:
+    """Choose the port of the console; 0 if there is none."""
+    if options.no_console:
+        return 0
+    taken = {*broker_ports(options), *metrics, options.zookeeper_port or ZOOKEEPER_PORT}
+    wanted: int | None = options.console_port
+    if wanted:
+        if not is_free(wanted):
+            raise ServiceFailed(f"Port {wanted} is in use; choose another --console-port.")
+        return wanted
+    if wanted == 0 or options.port == 0:
+        return next(port for port in iter(free_port, 0) if port not in taken)
+    for port in range(CONSOLE_PORT, 65536):
+        if port not in taken and is_free(port):
+            return port
+    raise ServiceFailed("There is no free port for the console; choose a --console-port.")
 
 
 def metrics_url(host: str, port: int) -> str:
