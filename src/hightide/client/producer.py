@@ -77,6 +77,8 @@ class PartitionProducer:
         self._task: asyncio.Task[None] | None = None
         self.written = 0
         """How many records are acknowledged."""
+        self.last_base_offset = -1
+        """The first offset of the newest acknowledged batch; -1 if the broker does not say."""
 
     async def append(self, data: bytes, count: int) -> None:
         """Queue a batch; wait while too many bytes are queued."""
@@ -219,6 +221,7 @@ class PartitionProducer:
             (result,) = response.responses[0].partition_responses
             about = f"{self._topic}/{self._partition}"
             check(result.error_code, result.error_message, about=about)
+            self.last_base_offset = result.base_offset
         except ConnectionFailed as error:
             return error
         except KafkaError as error:
