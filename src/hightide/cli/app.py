@@ -43,6 +43,7 @@ COMMANDS = {
     "zookeeper": Place(RUN, "hightide.cli.zookeeper"),
     # Its name in earlier versions.
     "coordinator": Place(RUN, "hightide.cli.zookeeper", hidden=True),
+    "console": Place(RUN, "hightide.cli.console", "console"),
     "doctor": Place(RUN, "hightide.cli.doctor", "doctor"),
     "generate": Place(RUN, "hightide.cli.generate.commands"),
     "topic": Place(CHANGE, "hightide.cli.topic"),

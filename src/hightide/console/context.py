@@ -33,6 +33,8 @@ class Options:
     title: str = ""
     metrics: tuple[str, ...] = ()
     """Addresses of the brokers' metrics, of a local `up`."""
+    is_child: bool = False
+    """Whether `hightide up` has started it, whose brokers it may act on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,13 +74,14 @@ def run(argv: Sequence[str]) -> int:
         given.pipelines,
         given.title,
         tuple(given.metrics),
+        given.owner,
     )
     try:
         if given.set_password:
             return set_password(options.password_file)
         secret = checked(options)
         with listen(options.host, options.port) as listener:
-            asyncio.run(serve(options, secret, listener, is_owner=given.owner))
+            asyncio.run(serve(options, secret, listener))
     except StartRefused as refusal:
         print(f"hightide: {refusal}", file=sys.stderr)
         return 1
@@ -147,11 +148,8 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-async def serve(
-    options: Options, secret: Password | None, listener: socket.socket, *, is_owner: bool
-) -> None:
-    # An `up` that has this console as its child may not listen for commands yet.
-    is_local = is_owner or control.is_running(options.bootstrap)
+async def serve(options: Options, secret: Password | None, listener: socket.socket) -> None:
+    is_local = options.is_child or control.is_running(options.bootstrap)
     console = Console(
         admin=Admin(options.bootstrap, client_id="hightide-console", connect_timeout_ms=CONNECT_MS),
         observer=Observer(options.bootstrap, title=options.title, is_local=is_local),
@@ -186,9 +184,12 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if self.should_exit:
             return
-        host, port = self._listener.getsockname()[:2]
-        print(f"listening: {f'[{host}]' if ':' in host else host}:{port}", flush=True)
-        sys.stdout.flush()
+        address, port = self._listener.getsockname()[:2]
+        host = f"[{address}]" if ":" in address else address
+        print(f"listening: {host}:{port}", flush=True)
+        if not self._console.options.is_child:
+            here = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)
+            print(f"console: http://{here}:{port}", file=sys.stderr, flush=True)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._console.closing.set()

@@ -27,7 +27,7 @@ function find(actual) {
 
 function Header() {
   const summary = overview.value;
-  const title = summary?.title ?? session.value?.title ?? "";
+  const title = summary?.title || session.value?.title || "";
   return html`<header class="top">
     <${Link} to="/" class="brand"><img src="/static/icon.svg" alt="" width="22" height="22" /> Hightide</${Link}>
     ${title && html`<span class="cluster" title=${session.value?.bootstrap}>${title}</span>`}

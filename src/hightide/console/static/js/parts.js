@@ -244,6 +244,10 @@ export function Virtual({ rows, rowHeight, row, rowKey, height = 480, label = "L
 
 // -- charts ------------------------------------------------------------------------------------
 
+const STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400];
+
+const clock = (s) => format.time(s * 1000, { millis: false, now: s * 1000 });
+
 const axisOf = (text) => ({
   stroke: () => colour("muted"),
   grid: { stroke: () => colour("line"), width: 1 },
@@ -273,7 +277,7 @@ export function Chart({ title, data, series, height = 160, text }) {
       cursor: { drag: { x: false, y: false } },
       legend: { live: true },
       scales: { x: { time: true } },
-      axes: [{ ...axisOf(), size: 32 }, axisOf(text ?? format.count)],
+      axes: [{ ...axisOf(clock), size: 32, incrs: STEPS_S, space: 80 }, axisOf(text ?? format.count)],
       series: [{ value: (_, at) => (at === null ? format.UNKNOWN : format.time(at * 1000, { millis: false })) }, ...lines],
     };
     chart.current = new uPlot(options, data, place.current);
