@@ -6,4 +6,7 @@
 // pattern: add one to each page with params.
 
 export const pages = [
+  { path: "/", title: "Overview", nav: "Overview", load: () => import("./pages/overview.js") },
+  { path: "/x/:topic/:partition", title: ({ topic, partition }) => `${topic}/${partition}`, example: "/x/orders/0", load: () => import("./pages/xray.js") },
+  { path: "/events", title: "Events", nav: "Events", load: () => import("./pages/events.js") },
 ];

@@ -43,27 +43,39 @@ function Track({ range, replica, partition, cuts }) {
     )}
     ${replica.high_watermark != null &&
     html`<i class="xb-own" style=${edgeAt(place(range, replica.high_watermark))}></i>`}
+    <i class="xb-mark" style=${edgeAt(place(range, watermark))}></i>
     ${isLeft && html`<b class="xb-left">◀ ends ${count(range.start - end)} before this window</b>`}
   </span>`;
+}
+
+function behind(replica, state) {
+  if (state === "leads") return "log end";
+  if (replica.lag == null) return "";
+  const records = replica.lag ? `−${count(replica.lag)}` : "caught up";
+  return replica.lag_ms == null ? records : `${records} · ${span(replica.lag_ms)}`;
+}
+
+/** Why it is in its state, unless that repeats the state. */
+function reason(replica, held) {
+  const why = ["leads", "in sync", "not alive"].includes(replica.why) ? "" : (replica.why ?? "");
+  return [held ? "holds the high watermark" : "", why].filter(Boolean).join("; ");
 }
 
 function Row({ replica, partition, range, cuts, paused, held }) {
   const state = stateOf(replica, partition);
   const silent = isSilent(replica, paused);
-  const lag = replica.lag;
   return html`<li class=${`xb-row xb-is-${state}${silent ? " xb-is-silent" : ""}${held ? " xb-holds" : ""}`}>
     <span class="xb-who">
       <b class="xb-sign" aria-hidden="true">${STATES[state].sign}</b>
       <span class="xb-id">broker ${replica.broker}</span>
-      <span class="xb-state">${STATES[state].text}${silent ? " ⏸" : ""}</span>
+      <span class="xb-state">${STATES[state].text}${silent ? " ‖" : ""}</span>
     </span>
     <${Track} range=${range} replica=${replica} partition=${partition} cuts=${cuts} />
     <span class="xb-numbers">
       <b>${replica.approximate ? "≈ " : ""}${count(replica.end_offset)}</b>
-      <small>${state === "leads" ? "log end" : lag ? `−${count(lag)}` : "caught up"}</small>
-      <small class="xb-ago">${state === "leads" ? "" : span(replica.lag_ms)}</small>
+      <small>${behind(replica, state)}</small>
     </span>
-    <span class="xb-why" title=${replica.why}>${held ? "holds the high watermark; " : ""}${replica.why}</span>
+    <span class="xb-why" title=${replica.why}>${reason(replica, held)}</span>
   </li>`;
 }
 
@@ -111,23 +123,23 @@ export function Bars({ partition, range, cuts, paused, holders }) {
   </div>`;
 }
 
-export function Legend({ foreign, hasStable, hasCuts }) {
+export function Legend({ foreign, hasStable, hasCuts, hasDeleted }) {
   return html`<ul class="xb-legend" aria-hidden="true">
     <li><i class="xb-key xb-key-committed"></i>committed: consumers see it</li>
     <li><i class="xb-key xb-key-open"></i>not committed yet</li>
     <li><i class="xb-key xb-key-hw"></i>HW: high watermark</li>
     ${hasStable && html`<li><i class="xb-key xb-key-lso"></i>LSO: end for read_committed</li>`}
-    <li><i class="xb-key xb-key-deleted"></i>deleted by retention</li>
+    ${hasDeleted && html`<li><i class="xb-key xb-key-deleted"></i>deleted by retention</li>`}
     ${hasCuts && html`<li><i class="xb-key xb-key-cut"></i>╳ cut off after a failover</li>`}
     ${!foreign && html`<li><i class="xb-key xb-key-own"></i>HW as this replica knows it</li>`}
-    <li><b>⏸</b>does not answer</li>
+    <li><b>‖</b>does not answer</li>
     <li><b>░</b>eligible to lead (ELR)</li>
   </ul>`;
 }
 
 /** The same numbers for a screen reader. */
 export function Numbers({ topic, partition, paused }) {
-  return html`<table class="unseen">
+  return html`<div class="hidden-text"><table>
     <caption>
       Replicas of ${topic}/${partition.partition}
     </caption>
@@ -157,5 +169,5 @@ export function Numbers({ topic, partition, paused }) {
         </tr>`,
       )}
     </tbody>
-  </table>`;
+  </table></div>`;
 }

@@ -63,7 +63,7 @@ function Cuts({ truncations }) {
           <b aria-hidden="true">╳</b>
           <span>
             ${clock(cut.time_ms)} broker ${cut.broker} cut ${plural(Math.abs(cut.from - cut.to), "record")}${" "}
-            (${count(Math.min(cut.from, cut.to))} to ${count(Math.max(cut.from, cut.to) - 1)}${cut.epoch == null ? "" : `, epoch ${cut.epoch}`}).
+            (${count(Math.min(cut.from, cut.to))} to ${count(Math.max(cut.from, cut.to) - 1)}${cut.epoch == null ? "" : `, epoch ${cut.epoch}`}).${" "}
             <em>${cut.why}</em>
           </span>
         </li>`,
@@ -86,7 +86,7 @@ export function Failover({ failovers, truncations, foreign }) {
   const shown = Math.min(picked ?? failovers.length - 1, failovers.length - 1);
   const failover = failovers[shown];
   if (!failover) {
-    return html`<section class="xp-card xf">
+    return html`<section class="panel xp-card xf">
       <h2>Failover</h2>
       <p class="xp-quiet">
         ${foreign
@@ -97,7 +97,7 @@ export function Failover({ failovers, truncations, foreign }) {
     </section>`;
   }
   const toShow = failover.no_writes_ms;
-  return html`<section class="xp-card xf">
+  return html`<section class="panel xp-card xf">
     <header>
       <h2>Failover, epoch ${count(failover.epoch_from)} → ${count(failover.epoch_to)}</h2>
       <${Steps} failovers=${failovers} shown=${shown} onShow=${setPicked} />

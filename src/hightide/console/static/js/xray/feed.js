@@ -67,7 +67,7 @@ export function EventLine({ event }) {
   return html`<li class=${`ef-line ef-rank-${rank}`}>
     <time title=${new Date(event.time_ms).toISOString()}>${clock(event.time_ms, 3)}</time>
     <b class="ef-sign" aria-hidden="true">${LEVELS[rank].sign}</b>
-    <span class="unseen">${LEVELS[rank].name}</span>
+    <span class="hidden-text">${LEVELS[rank].name}</span>
     <span class="ef-broker" title="the broker that reports it">b${event.broker_id}</span>
     <span class="ef-text">${to ? html`<${Link} to=${to}>${text}<//>` : text}</span>
   </li>`;

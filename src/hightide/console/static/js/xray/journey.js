@@ -51,10 +51,10 @@ export function Journey({ topic, partition, session }) {
     setBusy(false);
   };
   const refused = session?.read_only ? "This console is read-only: it writes no record." : "";
-  return html`<section class="xp-card xj">
+  return html`<section class="panel xp-card xj">
     <header>
       <h2>Journey of a record, acks=all</h2>
-      <${Button} onClick=${send} disabled=${busy || Boolean(refused)}>${busy ? "On its way…" : "Send a probe"}<//>
+      <${Button} change onClick=${send} disabled=${busy || Boolean(refused)}>${busy ? "On its way…" : "Send a probe"}<//>
     </header>
     ${error && html`<p class="xp-error" role="alert">✕ ${error.message}</p>`}
     ${result

@@ -24,17 +24,19 @@ function Broker({ broker, busy, onAct }) {
   return html`<li class="xo-broker">
     <span class="xo-name">
       <b aria-hidden="true">${broker.leads ? "★" : STATES[state].sign}</b> broker ${broker.id}
-      <small>${broker.paused ? "paused" : !broker.alive ? "not alive" : broker.leads ? "leads this partition" : "runs"}</small>
+      <small>${broker.paused ? "paused" : !broker.alive ? "not alive" : broker.leads ? "leader" : "runs"}</small>
     </span>
     <span class="xo-buttons">
       ${actionsFor(broker).map(
         (name) => html`<${Button}
           key=${name}
           kind=${ACTIONS[name].kind}
+          change
           disabled=${busy}
+          label=${`${ACTIONS[name].text} broker ${broker.id}`}
           title=${ACTIONS[name].title}
           onClick=${() => onAct(name, broker.id)}
-          ><span aria-label=${`${ACTIONS[name].text} broker ${broker.id}`}>${ACTIONS[name].text}</span><//
+          >${ACTIONS[name].text}<//
         >`,
       )}
     </span>
@@ -55,16 +57,18 @@ export function Owner({ brokers }) {
     }
     setBusy(false);
   };
-  return html`<section class="xp-card xo">
-    <h2>Try it: act on a broker</h2>
+  return html`<section class="panel xp-card xo">
+    <header>
+      <h2>Try it: act on a broker</h2>
+      <div class="xo-done" role="status">
+        ${done
+          ? html`<span class=${done.error ? "xp-error" : ""}>${done.error ? `✕ ${done.error}` : done.text}</span>
+              <${Command} text=${done.command} />`
+          : html`<span class="xp-quiet">Each button says which command does the same.</span>`}
+      </div>
+    </header>
     <ul>
       ${brokers.map((broker) => html`<${Broker} key=${broker.id} broker=${broker} busy=${busy} onAct=${act} />`)}
     </ul>
-    <div class="xo-done" role="status">
-      ${done
-        ? html`<span class=${done.error ? "xp-error" : ""}>${done.error ? `✕ ${done.error}` : done.text}</span>
-            <${Command} text=${done.command} />`
-        : html`<span class="xp-quiet">Each button says which command does the same.</span>`}
-    </div>
   </section>`;
 }

@@ -1,7 +1,7 @@
 // The ISR over time: a ribbon for each replica, the epochs below, and the scrubber.
 
 import { html } from "../lib.js";
-import { STATES, clock, count, list, span } from "./words.js";
+import { STATES, clock, count, span } from "./words.js";
 
 export const RANGES = [
   { ms: 60_000, text: "1 min" },
@@ -26,7 +26,7 @@ function Span({ part, window, isLast }) {
     class=${`xr-span xr-${part.state}`}
     style=${`left:${left * 100}%;width:${(right - left) * 100}%`}
     title=${`${state.text} from ${clock(part.from_ms)} to ${until}`}
-    >${right - left > SHORTEST_LABEL ? state.sign : ""}</i
+    >${right - left > SHORTEST_LABEL ? html`<b>${state.sign}</b>` : ""}</i
   >`;
 }
 
@@ -81,7 +81,7 @@ function Epochs({ failovers, window, epoch }) {
 
 /** In words, for a screen reader. */
 function Told({ ribbons, window }) {
-  return html`<ul class="unseen">
+  return html`<ul class="hidden-text">
     ${ribbons.map(
       (ribbon) => html`<li key=${ribbon.broker}>
         Broker ${ribbon.broker}:${" "}
@@ -142,11 +142,7 @@ export function Ribbons({ ribbons, failovers, epoch, leader, window, at, onScrub
 export function RibbonLegend() {
   return html`<ul class="xb-legend" aria-hidden="true">
     ${Object.entries(STATES).map(
-      ([name, state]) => html`<li key=${name}><i class=${`xb-key xr-${name}`}>${state.sign}</i>${state.text}</li>`,
+      ([name, state]) => html`<li key=${name}><i class=${`xb-key xr-${name}`}></i><b>${state.sign}</b>${state.text}</li>`,
     )}
   </ul>`;
-}
-
-export function isrText(ids) {
-  return list(ids);
 }

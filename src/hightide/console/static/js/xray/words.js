@@ -28,6 +28,13 @@ export function clock(ms, digits = 0) {
   return digits ? `${text}.${String(at.getMilliseconds()).padStart(3, "0").slice(0, digits)}` : text;
 }
 
+/** A command with the address of the cluster, if it is not the default one. */
+export function commandFor(text, bootstrap) {
+  const first = (bootstrap ?? "").split(",")[0].trim();
+  const isDefault = ["", "localhost:9092", "127.0.0.1:9092"].includes(first);
+  return isDefault ? text : `${text} --bootstrap ${first}`;
+}
+
 export function list(ids) {
   const texts = ids.map(String);
   return texts.length < 2 ? (texts[0] ?? "none") : `${texts.slice(0, -1).join(", ")} and ${texts.at(-1)}`;
@@ -38,7 +45,7 @@ export const STATES = {
   in_sync: { sign: "✓", text: "in sync" },
   out: { sign: "✕", text: "out of sync" },
   eligible: { sign: "░", text: "eligible" },
-  silent: { sign: "⏸", text: "silent" },
+  silent: { sign: "‖", text: "silent" },
   gone: { sign: "◼", text: "not alive" },
 };
 
