@@ -16,7 +16,7 @@ export STARTED := $(shell date +%s)
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-rest test-all setup programs chaos-programs bench-programs kazoo-env lint format unit simulation \
-	zookeeper conformance spark spark-kafka sim chaos chaos-groups fuzz exactly-once exactly-once-spark \
+	zookeeper conformance console spark spark-kafka sim chaos chaos-groups fuzz exactly-once exactly-once-spark \
 	conformance-zookeeper generate-tools bench bench-bystander bench-profile bench-zookeeper bench-spark soak spark-soak docs clean
 
 help: ## list the targets
@@ -40,7 +40,7 @@ setup: $(VENV)/.installed ## make the environment in .venv
 	@$(BIN)/python -m compileall -q src
 
 # The stamp is newer than its sources, so nothing is installed twice.
-$(VENV)/.installed: pyproject.toml constraints.txt hatch_build.py src/hightide/wire/_record_walk.c
+$(VENV)/.installed: pyproject.toml constraints.txt hatch_build.py fetch_libraries.py src/hightide/wire/_record_walk.c
 	@test -n "$(PYTHON)" || { \
 	  echo "Python 3.11 or newer is needed, and none was found. Set PYTHON=/path/to/python." >&2; \
 	  exit 1; }
@@ -62,6 +62,7 @@ kazoo-env: .venv-kazoo/.installed
 
 # System programs: kcat is a client, zookeeper is the ensemble that the embedded ZooKeeper is compared
 # with, Java runs Spark. The benchmarks compile C programs, and Maven fetches Apache Kafka for them.
+# npm fetches the console's JavaScript libraries, and Chromium shows its pages to tests.
 # make says what it is about to install. What cannot be installed is reported, and the tests that
 # need it say so and are skipped.
 JAVA_WANTED = command -v java >/dev/null || test -n "$$JAVA_HOME" || wanted="$$wanted default-jre-headless"
@@ -83,8 +84,11 @@ programs:
 	@wanted=; \
 	command -v kcat >/dev/null || wanted="$$wanted kcat"; \
 	test -e /usr/share/java/zookeeper.jar || wanted="$$wanted zookeeper"; \
+	command -v npm >/dev/null || wanted="$$wanted npm"; \
+	command -v chromium >/dev/null || wanted="$$wanted chromium fonts-dejavu-core"; \
 	$(JAVA_WANTED); \
 	$(INSTALL)
+	@test ! -x $(BIN)/python || $(BIN)/python fetch_libraries.py || true
 
 # The machine room has networks, disks and a library of its own; without root it runs with less.
 # systemd-analyze reads the units that `hightide generate` writes.
@@ -124,6 +128,9 @@ zookeeper: setup programs kazoo-env ## the embedded ZooKeeper beside Apache ZooK
 
 conformance: setup programs ## real clients against real brokers
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile tests/conformance $(ARGS)
+
+console: setup programs ## the console: real brokers, a real browser
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile tests/console $(ARGS)
 
 spark: setup programs ## the pipeline: real Spark, real brokers
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile tests/spark --ignore tests/spark/kafka $(ARGS)

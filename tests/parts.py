@@ -51,6 +51,7 @@ LINT = (
 QUICK, REST = ("-m", "not extended"), ("-m", "extended")
 ZOOKEEPER = (*BY_FILE, "--no-loadscope-reorder", "tests/zookeeper")
 CONFORMANCE = (*BY_FILE, "tests/conformance")
+CONSOLE = (*BY_FILE, "tests/console")
 # Each worker starts a Spark session, which takes longer than most tests.
 SPARK = (*BY_FILE, "tests/spark", "--ignore", "tests/spark/kafka")
 
@@ -61,12 +62,14 @@ PARTS = {
         Part("simulation", (pytest("tests/simulation"),)),
         Part("zookeeper", (pytest(*ZOOKEEPER, *QUICK),)),
         Part("conformance", (pytest(*CONFORMANCE, *QUICK),)),
+        Part("console", (pytest(*CONSOLE, *QUICK),)),
         Part("spark", (pytest(*SPARK, *QUICK),)),
     ),
     "rest": (
         Part("unit, extended", (pytest("tests/unit", *REST),)),
         Part("zookeeper, extended", (pytest(*ZOOKEEPER, *REST),)),
         Part("conformance, extended", (pytest(*CONFORMANCE, *REST),)),
+        Part("console, extended", (pytest(*CONSOLE, *REST),)),
         Part("spark, extended", (pytest(*SPARK, *REST),)),
         Part("chaos", (pytest("tests/chaos", *REST),)),
         # In one file, so that the live broker has the machine to itself.
