@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from hightide.client.admin.records import RecordAdmin
 from hightide.client.broker_connection import Connection, ConnectionFailed, check
@@ -68,6 +69,8 @@ class GroupAdmin:
         self._router = router
         self._records = records
         self._timeout_ms = router.timeout_ms
+        self._foreign: set[int] = set()
+        """Brokers that closed the connection on GroupStatus: they are not Hightide's."""
 
     # -- list and describe -----------------------------------------------------------------
 
@@ -103,7 +106,7 @@ class GroupAdmin:
     async def describe(self, group_id: str) -> GroupDescription:
         """State and members of a group; one that does not exist raises."""
         found = await self._describe(group_id)
-        return _with_status(found, await self.status(group_id))
+        return with_status(found, await self.status(group_id))
 
     async def _describe(self, group_id: str) -> GroupDescription:
         """Describe a group with Kafka's requests alone."""
@@ -131,7 +134,7 @@ class GroupAdmin:
         if group.error_code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
             return None
         check(group.error_code, group.error_message, about=group_id)
-        return _consumer_group(group, coordinator)
+        return consumer_group(group, coordinator)
 
     async def _describe_classic(
         self, connection: Connection, group_id: str, coordinator: int
@@ -143,19 +146,23 @@ class GroupAdmin:
         if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND or group.group_state == DEAD:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"There is no group {group_id!r}.")
         check(group.error_code, group.error_message, about=group_id)
-        return _classic_group(group, coordinator)
+        return classic_group(group, coordinator)
 
     async def status(self, group_id: str) -> GroupStatus | None:
         """What only Hightide's coordinators know; None if the group does not exist, or the
         coordinator is not Hightide's."""
 
         async def ask(connection: Connection) -> GroupStatus | None:
+            broker = self._router.broker_of(connection)
+            if broker in self._foreign:
+                return None
             try:
                 answer = await connection.send(GroupStatusRequest(group_ids=[group_id]), version=0)
             except ConnectionFailed:
                 # Other brokers close the connection on a request that they do not know.  A broker
                 # that has died cannot be reached, and raises here.
-                await self._router.broker(self._router.broker_of(connection))
+                await self._router.broker(broker)
+                self._foreign.add(broker)
                 return None
             (found,) = answer.groups
             if found.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
@@ -209,18 +216,7 @@ class GroupAdmin:
             answer = await connection.send(request, timeout_ms=self._timeout_ms)
             result = answer.groups[0] if version >= TAKES_GROUPS else answer
             check(result.error_code, about=group_id)
-            found = {}
-            for topic in result.topics:
-                for partition in topic.partitions:
-                    key = topic.name, partition.partition_index
-                    check(partition.error_code, about=f"{key[0]}/{key[1]}")
-                    if partition.committed_offset >= 0:
-                        found[key] = Commit(
-                            partition.committed_offset,
-                            partition.committed_leader_epoch,
-                            partition.metadata or "",
-                        )
-            return found
+            return committed_offsets(result)
 
         return await self._router.ask_coordinator(CoordinatorKind.GROUP, group_id, ask, UNSTABLE)
 
@@ -272,7 +268,7 @@ class GroupAdmin:
         # Read commits before ends, so that no commit is ahead of the end that was read.
         commits = await self.committed(group_id)
         status = await self.status(group_id)
-        group, commits = _with_status(group, status), _with_times(commits, status)
+        group, commits = with_status(group, status), with_times(commits, status)
         extents = await self._records.extents({*commits, *group.owners()})
         oldest_ms = await self._records.timestamps(unread(commits, extents))
         return GroupLag(group, lags(group, commits, extents, oldest_ms))
@@ -321,7 +317,23 @@ class GroupAdmin:
         await self._router.ask_coordinator(CoordinatorKind.GROUP, group_id, ask)
 
 
-def _classic_group(group: DescribedGroup, coordinator: int) -> GroupDescription:
+def committed_offsets(result: Any) -> dict[Partition, Commit]:
+    """The committed offsets in the result of a group."""
+    found = {}
+    for topic in result.topics:
+        for partition in topic.partitions:
+            key = topic.name, partition.partition_index
+            check(partition.error_code, about=f"{key[0]}/{key[1]}")
+            if partition.committed_offset >= 0:
+                found[key] = Commit(
+                    partition.committed_offset,
+                    partition.committed_leader_epoch,
+                    partition.metadata or "",
+                )
+    return found
+
+
+def classic_group(group: DescribedGroup, coordinator: int) -> GroupDescription:
     is_consumer = group.protocol_type == CONSUMER
     return GroupDescription(
         group=group.group_id,
@@ -344,7 +356,7 @@ def _classic_group(group: DescribedGroup, coordinator: int) -> GroupDescription:
     )
 
 
-def _consumer_group(group: DescribedConsumerGroup, coordinator: int) -> GroupDescription:
+def consumer_group(group: DescribedConsumerGroup, coordinator: int) -> GroupDescription:
     return GroupDescription(
         group=group.group_id,
         type="Consumer",
@@ -378,7 +390,7 @@ def _partitions(assignment: DescribedAssignment) -> tuple[Partition, ...]:
     )
 
 
-def _with_status(group: GroupDescription, status: GroupStatus | None) -> GroupDescription:
+def with_status(group: GroupDescription, status: GroupStatus | None) -> GroupDescription:
     if status is None:
         return group
     last = status.last_rebalance
@@ -393,7 +405,7 @@ def _with_status(group: GroupDescription, status: GroupStatus | None) -> GroupDe
     )
 
 
-def _with_times(
+def with_times(
     commits: Mapping[Partition, Commit], status: GroupStatus | None
 ) -> dict[Partition, Commit]:
     """Commits with their times; a commit that is newer than the status has none."""
