@@ -29,10 +29,10 @@ from hightide.client.model.events import BrokerEvent
 from hightide.client.model.replicas import PartitionReplicas, ReplicasDescription
 from hightide.client.security import PLAINTEXT, Security
 from hightide.client.xray.frames import PartitionFrame, foreign_frame, frame_of
+from hightide.client.xray.looks import Looks
 from hightide.console import summary
 from hightide.console.foreign import ForeignLooks
 from hightide.console.history import History
-from hightide.console.looks import Looks
 from hightide.console.subscribers import Message, Subscribers
 from hightide.wire.errors import KafkaError
 from hightide.wire.messages.cluster import DescribeLogDirsRequest
