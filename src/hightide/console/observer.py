@@ -16,7 +16,7 @@ import contextlib
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from types import TracebackType
@@ -165,7 +165,7 @@ class Observer:
                 del self._watched[topic]
                 self._sent_ms.pop(topic, None)
 
-    async def messages(self, topic: str | None = None) -> AsyncIterator[Message]:
+    async def messages(self, topic: str | None = None) -> AsyncGenerator[Message]:
         """The messages for one browser; a message has its JSON in `text`."""
         with contextlib.ExitStack() as stack:
             subscriber = stack.enter_context(self._subscribers.added(topic))
@@ -179,7 +179,7 @@ class Observer:
                 for message in await subscriber.take():
                     yield message
 
-    async def subscribe(self, topic: str | None = None) -> AsyncIterator[dict[str, Any]]:
+    async def subscribe(self, topic: str | None = None) -> AsyncGenerator[dict[str, Any]]:
         """The same as values."""
         async for message in self.messages(topic):
             yield message.data
@@ -391,9 +391,8 @@ class Observer:
         return read
 
     async def _look_slowly(self) -> None:
-        if self.frame is None or self._away:
-            await asyncio.sleep(EVERY_S)
-            return
+        while self.frame is None or self._away:
+            await asyncio.sleep(EVERY_S / 2)
         await self._read_min_isr()
         await self._read_disks()
         offline = {key[0] for key, one in self._looks.partitions.items() if one.is_offline}
