@@ -1,0 +1,1 @@
+"""The console on real clusters, and in a real browser."""
