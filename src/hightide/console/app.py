@@ -58,6 +58,8 @@ def create_app(console: Console, password: Password | None = None) -> Starlette:
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         async with console.admin, console.observer, watch_of(console):
             yield
+            for close in console.at_close:
+                await close()
 
     return Starlette(
         routes=[*routes, *page_routes()],

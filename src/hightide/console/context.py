@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,3 +70,5 @@ class Console:
     """Set when the server stops: streams end then."""
     group_watch: GroupWatch | None = None
     """Surveys the groups; made by the first route that needs it."""
+    at_close: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
+    """What is undone before the console ends."""

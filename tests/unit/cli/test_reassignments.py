@@ -8,7 +8,7 @@ import pytest
 
 from hightide.cli.partition.plan import parse_brokers, parse_plan, spread, write_plan
 from hightide.cli.partition.reassignment import move_of, objection, pick
-from hightide.cli.partition.throttle import (
+from hightide.client.admin.throttle import (
     FOLLOWERS,
     LEADERS,
     throttle_of,

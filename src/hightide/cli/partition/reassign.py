@@ -34,7 +34,7 @@ from hightide.cli.partition.reassignment import (
     cancel_reassignments,
     in_progress,
 )
-from hightide.cli.partition.throttle import remove_throttle
+from hightide.client.admin.throttle import remove_throttle
 from hightide.cli.render import Output
 
 
