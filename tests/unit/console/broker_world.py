@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from starlette.testclient import TestClient
 
 from hightide.client.admin import Admin
 from hightide.client.leader_cache import LeaderCache
+from hightide.client.producer import PartitionProducer
 from hightide.console.app import create_app
 from hightide.console.context import Console, Options
 from hightide.console.messages import writing
@@ -51,7 +51,7 @@ class World:
         session = http.get("/api/v1/session").json()
         http.headers["X-Hightide-Token"] = session["token"]
 
-    def get(self, path: str, status: int = 200, **params: object) -> Any:
+    def get(self, path: str, status: int = 200, **params: Any) -> Any:
         answer = self.http.get(f"/api/v1/{path}", params={k: str(v) for k, v in params.items()})
         assert answer.status_code == status, answer.text
         return answer.json()
@@ -110,7 +110,7 @@ class World:
                 if options:
                     numbered = [one._replace(offset=at) for at, one in enumerate(records)]
                     data = bytes(build(numbered, **options))
-                    producer = writing.PartitionProducer(leaders, topic, partition)
+                    producer = PartitionProducer(leaders, topic, partition)
                     await producer.append(data, len(records))
                     await producer.flush()
                     producer.close()
@@ -122,7 +122,9 @@ class World:
         self.broker.run(run())
 
 
-def record(value: bytes | None, key: bytes | None = None, *headers: Any, time_ms: int = 1) -> Record:
+def record(
+    value: bytes | None, key: bytes | None = None, *headers: Any, time_ms: int = 1
+) -> Record:
     return Record(0, time_ms, key, value, tuple(headers))
 
 
@@ -137,7 +139,3 @@ def world(**options: Any) -> Iterator[World]:
             yield World(broker, http, bootstrap)
     finally:
         broker.stop()
-
-
-async def settle() -> None:
-    await asyncio.sleep(0)

@@ -55,7 +55,7 @@ class Written:
 
 def parse_record(given: Mapping[str, Any]) -> NewRecord:
     """The record of a request; ValueError says which field is wrong."""
-    headers = given.get("headers") or []
+    headers = given.get("headers", [])
     if not isinstance(headers, list):
         raise ValueError("headers should be a list.")
     partition = given.get("partition")
