@@ -107,6 +107,8 @@ def vendor(folder: Path, packages: tuple[Package, ...] = PACKAGES) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         archives = fetch(packages, Path(temporary))
         for package in packages:
+            if package.name not in archives:
+                raise NotVendored(f"npm gave something unexpected: no {package.name}")
             files |= contents(package, archives[package.name])
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -118,6 +120,8 @@ def vendor(folder: Path, packages: tuple[Package, ...] = PACKAGES) -> None:
 def fetch(packages: tuple[Package, ...], folder: Path) -> dict[str, bytes]:
     """Fetch the archives with npm, from the registry that npm is set to."""
     wanted = [f"{package.name}@{package.version}" for package in packages]
+    if shutil.which("npm") is None:
+        raise NotVendored("npm is not installed")
     command = ["npm", "pack", "--json", "--pack-destination", str(folder), *wanted]
     try:
         done = subprocess.run(
@@ -129,9 +133,6 @@ def fetch(packages: tuple[Package, ...], folder: Path) -> dict[str, bytes]:
             name: (folder / file.replace("@", "").replace("/", "-")).read_bytes()
             for name, file in packed.items()
         }
-    except FileNotFoundError as error:
-        why = "npm is not installed" if error.filename == "npm" else str(error)
-        raise NotVendored(why) from None
     except subprocess.TimeoutExpired:
         raise NotVendored(f"npm took longer than {NPM_S} s") from None
     except subprocess.CalledProcessError as error:

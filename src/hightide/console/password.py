@@ -17,7 +17,7 @@ from pathlib import Path
 KIND = "scrypt"
 COST, BLOCK, PARALLEL = 2**14, 8, 1
 MOST_MEMORY = 256 * 1024 * 1024
-SALT_BYTES = 16
+SALT_BYTES, HASH_BYTES = 16, 32
 FEWEST_CHARACTERS = 8
 
 
@@ -71,8 +71,10 @@ def read(path: Path) -> Password:
         password = Password(
             int(cost), int(block), int(parallel), bytes.fromhex(salt), bytes.fromhex(digest)
         )
+        if len(password.hash) != HASH_BYTES:
+            raise ValueError
         password.is_right("")
-    except ValueError:
+    except (ValueError, TypeError, OverflowError):  # numbers that scrypt does not take
         raise BadPassword(f"{path} has a line of scrypt that is not valid") from None
     return password
 
@@ -83,5 +85,5 @@ def is_open_to_others(path: Path) -> bool:
 
 def _scrypt(text: str, salt: bytes, cost: int, block: int, parallel: int) -> bytes:
     return hashlib.scrypt(
-        text.encode(), salt=salt, n=cost, r=block, p=parallel, maxmem=MOST_MEMORY, dklen=32
+        text.encode(), salt=salt, n=cost, r=block, p=parallel, maxmem=MOST_MEMORY, dklen=HASH_BYTES
     )
