@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from hightide.cli.app import COMMANDS
+from hightide.console.app import ROUTES
 from hightide.wire.messages import APIS
 
 ROOT = Path(__file__).parents[2]
@@ -35,10 +36,11 @@ BANNED_NAME = re.compile(
 ALLOWED_NAMES = {"ReplicaManager", "replica_manager", "LogManager", "log_manager"}
 # Calls that tie a part to the machine it runs on, and the only parts that may make them.
 BANNED_CALLS = {
-    "time.time": ("broker/", "cli/", "ingest/", "spark/", "testing/", "process.py"),
+    "time.time": ("broker/", "cli/", "console/", "ingest/", "spark/", "testing/", "process.py"),
     "time.time_ns": (
         "broker/",
         "cli/",
+        "console/",
         "testing/",
         "process.py",
         "event_log.py",
@@ -200,9 +202,11 @@ def test_no_text_is_in_the_old_idiom() -> None:
 
 
 def test_every_module_is_used() -> None:
-    # Messages are imported when their API key is first asked for, and commands when they run.
+    # Messages are imported when their API key is first asked for, and commands when they run. The
+    # console serves every module of its routes.
     imported = {f"hightide.wire.messages.{module}" for _, module in APIS.values()}
     imported |= {place.module for place in COMMANDS.values()}
+    imported |= {f"hightide.console.routes.{name}" for name in ROUTES}
     for path in [*MODULES, *SPARK_LOOKS_FOR.rglob("*.py")]:
         for node in ast.walk(tree(path)):
             if isinstance(node, ast.Import):

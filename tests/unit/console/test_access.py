@@ -152,7 +152,7 @@ def test_many_wrong_passwords_have_to_wait():
         assert int(answer.headers["retry-after"]) > 0
 
 
-def test_a_cookie_that_nobody_can_read_is_no_session():
+def test_a_cookie_that_makes_no_sense_is_no_session():
     access = Access(Logins(PASSWORD), port=8088)
     with browser(PASSWORD) as client:
         for cookie in ("hightide_8088=x", "\x00", "=;=;", f"{access.cookie}=" + "a" * 5000):
