@@ -195,6 +195,16 @@ class Router:
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"There is no broker {broker_id}.")
         return await self._connect((node.host, node.port))
 
+    async def another(self, node: Node) -> Connection:
+        """One more connection to a broker; the caller closes it."""
+        return await Connection.open(
+            node.host,
+            node.port,
+            client_id=self._client_id,
+            timeout_ms=self._connect_timeout_ms,
+            security=self._security,
+        )
+
     def disconnect(self, broker_id: int) -> None:
         """Close the connection to a broker that does not answer: `any` returns another one."""
         node = self.nodes.get(broker_id)

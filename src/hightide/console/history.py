@@ -13,17 +13,18 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from hightide.client.model.cluster import Partition
-from hightide.client.xray.frames import Hold, PartitionFrame, ReplicaFrame
+from hightide.client.xray.frames import Hold, PartitionFrame, ReplicaFrame, TimedFrame
 
 KEPT_MS = 15 * 60 * 1000
 MOST_BYTES = 64 * 1024 * 1024
 CHUNK_BYTES = 4096
 CHUNK_MS = 60_000
-MOST_FRAMES = 600
-"""How many frames a range is thinned to, besides those in which more than offsets changed."""
+COARSE_MS = 500
+COARSE_FROM_MS = 60_000
+"""Longer ranges are read at this resolution, unless all frames are wanted."""
 
 _CHUNK_OVERHEAD = 700
 """What a chunk takes besides its bytes, measured."""
@@ -31,11 +32,6 @@ _ROLES = ("none", "waiting", "leader", "follower")
 _UNKNOWN = -2
 """Stands for None: offsets and epochs are -1 or more."""
 _HEAD, _PER_REPLICA = 6, 7
-
-
-class TimedFrame(NamedTuple):
-    time_ms: int
-    frame: PartitionFrame
 
 
 class _Table:
@@ -62,6 +58,7 @@ class Chunk:
         self._shapes, self._texts = _Table(), _Table()
         self._data = bytearray()
         self._numbers = [0] * (_HEAD + _PER_REPLICA * replica_count)
+        self._coarse: list[TimedFrame] | None = None
 
     @property
     def byte_count(self) -> int:
@@ -82,6 +79,18 @@ class Chunk:
         _write(self._data, changed)
         self._data += deltas
         self._numbers, self.last_ms = numbers, time_ms
+
+    def coarse(self) -> list[TimedFrame]:
+        """The frames thinned to a few a second; those of a full chunk are kept for the next time.
+
+        A page asks for the whole range every few seconds.
+        """
+        if self._coarse is not None:
+            return self._coarse
+        found = thinned([*self.frames()], (self.last_ms - self.first_ms) // COARSE_MS)
+        if self.is_full:
+            self._coarse = found
+        return found
 
     def frames(self) -> Iterator[TimedFrame]:
         data, at, time_ms = self._data, 0, self.first_ms
@@ -270,10 +279,12 @@ class History:
             starts = [chunk.first_ms for chunk in chunks]
             start = max(0, bisect_right(starts, from_ms) - 1)
         found: list[TimedFrame] = []
+        past_ms = (self._newest_ms if to_ms is None else to_ms) - (from_ms or 0)
+        is_coarse = most is not None and past_ms >= COARSE_FROM_MS
         for chunk in chunks[start:]:
             if to_ms is not None and chunk.first_ms > to_ms:
                 break
-            for timed in chunk.frames():
+            for timed in chunk.coarse() if is_coarse else chunk.frames():
                 if to_ms is not None and timed.time_ms > to_ms:
                     break
                 if from_ms is not None and timed.time_ms <= from_ms:

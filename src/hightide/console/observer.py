@@ -30,6 +30,7 @@ from hightide.client.model.replicas import PartitionReplicas, ReplicasDescriptio
 from hightide.client.security import PLAINTEXT, Security
 from hightide.client.xray.frames import PartitionFrame, foreign_frame, frame_of
 from hightide.client.xray.looks import Looks
+from hightide.client.xray.timeline import Timeline
 from hightide.console import summary
 from hightide.console.foreign import ForeignLooks
 from hightide.console.history import History
@@ -89,19 +90,9 @@ class Observer:
         self.history = History()
         self.events: deque[dict[str, Any]] = deque(maxlen=KEPT_EVENTS)
         """The newest events, oldest first, as `hightide events -o json` prints them."""
+        self._security = security
         # Long requests of other pages must not delay the looks, so these have their connections.
-        self._admin = Admin(
-            bootstrap,
-            client_id="hightide-console",
-            connect_timeout_ms=CONNECT_MS,
-            security=security,
-        )
-        self._event_admin = Admin(
-            bootstrap,
-            client_id="hightide-console",
-            connect_timeout_ms=CONNECT_MS,
-            security=security,
-        )
+        self._admin, self._event_admin = self.connect(), self.connect()
         self._is_local = is_local
         self._looks = Looks(self._admin)
         self._foreign = ForeignLooks(self._admin)
@@ -114,6 +105,7 @@ class Observer:
         self._min_isr: dict[str, int] = {}
         self._disks: dict[int, summary.Disk] = {}
         self._away, self._away_since_ms = "", 0
+        self._there = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     # -- use -------------------------------------------------------------------------------
@@ -143,6 +135,22 @@ class Observer:
         trace: TracebackType | None,
     ) -> None:
         await self.stop()
+
+    def connect(self) -> Admin:
+        """A client with connections of its own; whoever asks for it closes it."""
+        return Admin(
+            self.bootstrap,
+            client_id="hightide-console",
+            connect_timeout_ms=CONNECT_MS,
+            security=self._security,
+        )
+
+    def timeline(
+        self, key: Partition, from_ms: int, to_ms: int, most: int | None = None
+    ) -> Timeline:
+        """The frames of a range, at most so many by time, and all events that are kept."""
+        frames = self.history.frames(key, from_ms, to_ms, most)
+        return Timeline(*key, frames, list(self.events), list(self.history.away))
 
     @property
     def overview(self) -> dict[str, Any]:
@@ -235,7 +243,7 @@ class Observer:
             self._is_away(str(error))
             return
         if self._away:
-            self._away, self._away_since_ms = "", 0
+            self._away = ""
             changed |= self._looks.partitions.keys()
         changed |= await self._look_at_foreign(self._looks.partitions)
         self._take(changed)
@@ -300,6 +308,7 @@ class Observer:
             "totals": summary.totals(self._rows, self._rates),
         }
         self.frame = Frame(overview, cluster, dict(self._min_isr))
+        self._there.set()
         self._subscribers.publish(overview)
 
     def _is_away(self, why: str) -> None:
@@ -308,6 +317,7 @@ class Observer:
         if not self._away:
             self._away_since_ms = now_ms
         self._away = why
+        self._there.clear()
         self.history.was_away(self._away_since_ms, now_ms)
         known = self.frame.overview if self.frame is not None else {}
         overview = self._overview(now_ms) | {
@@ -391,8 +401,7 @@ class Observer:
         return read
 
     async def _look_slowly(self) -> None:
-        while self.frame is None or self._away:
-            await asyncio.sleep(EVERY_S / 2)
+        await self._there.wait()
         await self._read_min_isr()
         await self._read_disks()
         offline = {key[0] for key, one in self._looks.partitions.items() if one.is_offline}

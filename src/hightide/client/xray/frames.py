@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from hightide.client.model.health import listed
 from hightide.client.model.replicas import PartitionReplicas, ReplicaReport, ReplicaStatus, Role
@@ -149,6 +149,13 @@ class PartitionFrame:
             "accepts_all": self.accepts_all,
             "replicas": [replica.to_json() for replica in self.replicas],
         }
+
+
+class TimedFrame(NamedTuple):
+    """A frame, and when the look was; it holds until the next one."""
+
+    time_ms: int
+    frame: PartitionFrame
 
 
 def frame_of(partition: PartitionReplicas, min_isr: int) -> PartitionFrame:
