@@ -5,6 +5,7 @@ import { Bytes, Command, Sentence } from "../parts.js";
 import { Sparkline } from "../xray/sparkline.js";
 import { Link, navigate } from "../router.js";
 import { events, overview, session } from "../store.js";
+import { Announced } from "../xray/announced.js";
 import { Feed, LevelFilter, chosen } from "../xray/feed.js";
 import { commandFor, count, list } from "../xray/words.js";
 
@@ -39,10 +40,10 @@ function brokerState(broker) {
 function Disk({ broker }) {
   const { disk_bytes: used, free_bytes: free } = broker;
   if (used == null) return html`<dd>–</dd>`;
-  const share = free == null ? 0 : used / Math.max(1, used + free);
+  const share = free == null ? null : used / Math.max(1, used + free);
   return html`<dd title=${free == null ? "" : "used by topics, of what is used and free"}>
     <${Bytes} n=${used} />
-    <i class="ov-disk" aria-hidden="true"><i style=${`transform:translateX(${(share - 1) * 100}%)`}></i></i>
+    ${share != null && html`<i class="ov-disk" aria-hidden="true"><i style=${`transform:translateX(${(share - 1) * 100}%)`}></i></i>`}
   </dd>`;
 }
 
@@ -208,7 +209,7 @@ function Throughput() {
       <h2>Throughput</h2>
       <p class="ov-now"><b>${now ? count(Math.round(now.messages_in_s)) : "–"}</b> records/s<span> · </span><b>${now?.bytes_in_s == null ? "–" : html`<${Bytes} n=${Math.round(now.bytes_in_s)} />`}</b>/s</p>
     </header>
-    <${Sparkline} data=${data} height=${230} label="Records written in a second, over the last five minutes" />
+    <${Sparkline} data=${data} height=${270} label="Records written in a second, over the last minutes" />
   </section>`;
 }
 
@@ -230,7 +231,8 @@ export default function Overview() {
   const { sentence } = look;
   return html`<div class="xp ov">
     <h1 class="hidden-text">Overview</h1>
-    <div role="status"><${Sentence} level=${sentence.level} text=${sentence.text} next=${sentence.next} /></div>
+    <${Sentence} level=${sentence.level} text=${sentence.text} next=${sentence.next} />
+    <${Announced} text=${sentence.text} />
     ${sentence.count > 1 && html`<p class="ov-more">${count(sentence.count - 1)} more: <${Command} text=${commandFor("hightide cluster health", session.value?.bootstrap)} /></p>`}
     <ul class="ov-brokers">
       ${look.brokers.map((broker) => html`<${BrokerCard} key=${broker.id} broker=${broker} />`)}

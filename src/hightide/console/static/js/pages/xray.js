@@ -8,6 +8,7 @@ import { html, useComputed, useEffect, useRef, useSignal } from "../lib.js";
 import { Command, Sentence } from "../parts.js";
 import { Link } from "../router.js";
 import { connection, events, overview, session } from "../store.js";
+import { Announced } from "../xray/announced.js";
 import { Bars, Legend, Numbers } from "../xray/bars.js";
 import { Failover } from "../xray/failover.js";
 import { Feed, LevelFilter, chosen } from "../xray/feed.js";
@@ -117,7 +118,7 @@ function cutsAt(truncations, ms) {
 }
 
 function Now({ topic, number, frame, at, zoom, history }) {
-  const past = usePast(topic, number, at.value, history.value);
+  const past = usePast(topic, number, at.value);
   const shownFrame = at.value == null ? frame.value : past;
   const live = partitionOf(frame.value, number);
   const partition = partitionOf(shownFrame, number) ?? live;
@@ -128,14 +129,13 @@ function Now({ topic, number, frame, at, zoom, history }) {
   const paused = at.value == null ? pausedBrokers() : [];
   if (!partition) return html`<${Waiting} topic=${topic} number=${number} frame=${frame.value} />`;
   range.current = nextWindow(range.current, partition, zoom.value);
-  const minIsr = frame.value?.min_isr;
+  const minIsr = partition.min_isr ?? frame.value?.min_isr;
   const foreign = Boolean(overview.value?.is_foreign);
   const sentence = sentenceOf(topic, partition, minIsr, { paused, foreign });
   const cuts = cutsAt((history.value ?? NO_HISTORY).truncations ?? [], shownFrame?.time_ms ?? 0);
   const stable = partition.last_stable_offset;
-  return html`<div role="status">
-      <${Sentence} level=${sentence.level} text=${sentence.text} next=${sentence.next && ours(sentence.next)} />
-    </div>
+  return html`<${Sentence} level=${sentence.level} text=${sentence.text} next=${sentence.next && ours(sentence.next)} />
+    <${Announced} text=${sentence.text} />
     ${foreign && html`<${Unknowable} />`}
     <section class=${`panel xp-card xp-bars${at.value == null ? "" : " xp-past"}`} aria-label="Replicas">
       <header>
@@ -271,7 +271,7 @@ export default function Xray({ params }) {
   const place = useSignal(number);
   place.value = number;
   const shape = useComputed(() => shapeOf(partitionOf(frame.value, place.value)));
-  const { history, error } = useHistory(topic, number, range.value, shape.value);
+  const { history, error } = useHistory(topic, number, shape.value);
   const past = history.value ?? NO_HISTORY;
   return html`<div class="xp">
     <${Head} topic=${topic} partition=${number} frame=${frame} />

@@ -6,6 +6,8 @@ import { html } from "../lib.js";
 import { edgeAt, endAt, place, ticks } from "./scale.js";
 import { STATES, count, isSilent, span, stateOf } from "./words.js";
 
+const byId = (replicas) => [...replicas].sort((a, b) => a.broker - b.broker);
+
 function Part({ range, to, kind }) {
   return html`<i class=${`xb-part xb-${kind}`} style=${endAt(place(range, to))}></i>`;
 }
@@ -57,7 +59,7 @@ function behind(replica, state) {
 
 /** Why it is in its state, unless that repeats the state. */
 function reason(replica, held) {
-  const why = ["leads", "in sync", "not alive"].includes(replica.why) ? "" : (replica.why ?? "");
+  const why = ["leads", "in sync", "its broker is not alive"].includes(replica.why) ? "" : (replica.why ?? "");
   return [held ? "holds the high watermark" : "", why].filter(Boolean).join("; ");
 }
 
@@ -92,7 +94,7 @@ function Line({ range, offset, kind, label, level }) {
 
 function Axis({ range }) {
   return html`<div class="xb-axis" aria-hidden="true">
-    ${ticks(range).map((at) => html`<span key=${at} style=${`left:${place(range, at) * 100}%`}>${count(at)}</span>`)}
+    ${ticks(range).map((at) => html`<span key=${at} style=${edgeAt(place(range, at))}><b>${count(at)}</b></span>`)}
   </div>`;
 }
 
@@ -107,7 +109,7 @@ export function Bars({ partition, range, cuts, paused, holders }) {
       <${Line} range=${range} offset=${watermark} kind="hw" label="HW" level="1" />
     </div>
     <ol class="xb-rows">
-      ${partition.replicas.map(
+      ${byId(partition.replicas).map(
         (replica) => html`<${Row}
           key=${replica.broker}
           replica=${replica}
@@ -156,7 +158,7 @@ export function Numbers({ topic, partition, paused }) {
       </tr>
     </thead>
     <tbody>
-      ${partition.replicas.map(
+      ${byId(partition.replicas).map(
         (replica) => html`<tr key=${replica.broker}>
           <th scope="row">${replica.broker}</th>
           <td>${STATES[stateOf(replica, partition)].text}${isSilent(replica, paused) ? ", silent" : ""}</td>

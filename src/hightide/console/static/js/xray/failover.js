@@ -3,9 +3,10 @@
 import { html, useState } from "../lib.js";
 import { clock, count, plural, span } from "./words.js";
 
-const OUTAGE = ["detected", "elected", "published", "first_write"];
+const OUTAGE = ["lost", "detected", "elected", "published", "first_write"];
 
 const NAMES = {
+  lost: "leader stops",
   detected: "loss seen",
   elected: "new leader elected",
   published: "told to the brokers",
@@ -14,9 +15,15 @@ const NAMES = {
   in_sync: "in sync again",
 };
 
+/** The phases, and before them the moment at which a look saw the old leader stop. */
+export function phasesOf({ phases, lost_ms: lost, from }) {
+  if (lost == null || !phases.length || lost >= phases[0].time_ms) return phases;
+  return [{ name: "lost", time_ms: lost, text: `broker ${from} stops leading, as the console sees it` }, ...phases];
+}
+
 /** The phases until writes go on, each with its part of the time. */
 export function outage(failover) {
-  const phases = failover.phases.filter((phase) => OUTAGE.includes(phase.name));
+  const phases = phasesOf(failover).filter((phase) => OUTAGE.includes(phase.name));
   return phases.slice(1).map((phase, index) => ({
     name: phase.name,
     ms: Math.max(0, phase.time_ms - phases[index].time_ms),
@@ -41,9 +48,10 @@ function Strip({ failover }) {
 }
 
 function Phases({ failover }) {
-  const start = failover.phases[0]?.time_ms;
+  const phases = phasesOf(failover);
+  const start = phases[0]?.time_ms;
   return html`<ol class="xf-phases">
-    ${failover.phases.map(
+    ${phases.map(
       (phase) => html`<li key=${phase.name + phase.time_ms} class=${`xf-phase xf-${phase.name}`}>
         <time>${clock(phase.time_ms, 3)}</time>
         <span class="xf-after">${phase.time_ms === start ? "" : `+${span(phase.time_ms - start)}`}</span>
@@ -64,7 +72,7 @@ function Cuts({ truncations }) {
           <span>
             ${clock(cut.time_ms)} broker ${cut.broker} cut ${plural(Math.abs(cut.from - cut.to), "record")}${" "}
             (${count(Math.min(cut.from, cut.to))} to ${count(Math.max(cut.from, cut.to) - 1)}${cut.epoch == null ? "" : `, epoch ${cut.epoch}`}).${" "}
-            <em>${cut.why}</em>
+            <em>${cut.why}</em>${cut.committed_lost ? html` <strong class="xp-error">Committed records lost: ${count(cut.committed_lost)}.</strong>` : " No committed record is lost."}
           </span>
         </li>`,
       )}
@@ -104,8 +112,9 @@ export function Failover({ failovers, truncations, foreign }) {
     </header>
     <p class="xf-sum">
       <b>${failover.from >= 0 && failover.from != null ? `broker ${failover.from}` : "no leader"} → ${failover.to >= 0 && failover.to != null ? `broker ${failover.to}` : "no leader"}</b>
-      ${toShow == null ? html`<span>no write since</span>` : html`<span><strong>${span(toShow)}</strong> without writes</span>`}
+      ${toShow == null ? html`<span>no write since; without a leader for ${span(failover.leaderless_ms)}</span>` : html`<span><strong>${span(toShow)}</strong> without writes</span>`}
     </p>
+    ${failover.unclean && html`<p class="xp-error">▲ Unclean: the new leader was not in sync, so committed records may be lost.</p>`}
     <${Strip} failover=${failover} />
     <${Phases} failover=${failover} />
     <${Cuts} truncations=${truncations} />

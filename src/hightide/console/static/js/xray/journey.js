@@ -21,14 +21,26 @@ function Step({ name, broker, ms, total, kind }) {
   </li>`;
 }
 
+const NAMES = {
+  appended: "appends it",
+  fetched: "has fetched it",
+  "high watermark passes": "moves the high watermark past it",
+  acknowledged: "acknowledged to the producer",
+};
+
 function Steps({ result }) {
   const total = longest(result);
-  const ends = result.steps.some((step) => /acknowledged/.test(step.name));
   return html`<ol class="xj-steps">
     ${result.steps.map(
-      (step, index) => html`<${Step} key=${index} name=${step.name} broker=${step.broker} ms=${step.after_ms} total=${total} />`,
+      (step, index) => html`<${Step}
+        key=${index}
+        name=${NAMES[step.name] ?? step.name}
+        broker=${step.broker}
+        ms=${step.after_ms}
+        total=${total}
+        kind=${step.name === "acknowledged" ? "end" : ""}
+      />`,
     )}
-    ${!ends && html`<${Step} name="acknowledged to the producer" ms=${result.acknowledged_ms} total=${total} kind="end" />`}
   </ol>`;
 }
 
@@ -44,7 +56,7 @@ export function Journey({ topic, partition, session }) {
     setBusy(true);
     setError(null);
     try {
-      setResult(await post(`xray/${encodeURIComponent(topic)}/${partition}/probe`, {}));
+      setResult(await post(`xray/${encodeURIComponent(topic)}/${partition}/probe`, { confirm: true }));
     } catch (failure) {
       setError(failure);
     }
@@ -61,7 +73,8 @@ export function Journey({ topic, partition, session }) {
       ? html`<${Steps} result=${result} />`
       : html`<p class="xp-quiet">
           ${refused ||
-          `A probe is one real record in ${topic}/${partition}. It shows how long the leader takes to append it, each
+          `A probe is one real record in ${topic}/${partition}, empty and with the header hightide-probe. It shows
+          how long the leader takes to append it, each
           follower to fetch it, and the high watermark to pass it.`}
         </p>`}
     ${result?.command && html`<${Command} text=${result.command} />`}

@@ -1,11 +1,19 @@
 // The data of the X-ray page: live frames of a topic, and the history of one partition.
 
 import { get, stream } from "../api.js";
-import { signal, useEffect, useRef, useSignal } from "../lib.js";
+import { useEffect, useRef, useSignal } from "../lib.js";
 
 const REFRESH_MS = 2000;
 const SOON_MS = 250;
 const NEAR_MS = 4000;
+const KEPT_MS = 900_000;
+const FEWEST_FRAMES = 2;
+const COARSE_FRAMES = 300;
+
+function historyOf(topic, partition, fromMs, toMs, most) {
+  const range = { from_ms: Math.round(fromMs), to_ms: Math.round(toMs), most };
+  return get(`xray/${encodeURIComponent(topic)}/${partition}`, range);
+}
 
 /** A signal with the newest frame of a topic; null until the first. */
 export function useTopic(topic) {
@@ -26,8 +34,8 @@ export function shapeOf(partition) {
   return [partition.leader, partition.leader_epoch, partition.isr, partition.elr, alive].join("|");
 }
 
-/** The history of a partition, fetched again every two seconds and soon after a change of `shape`. */
-export function useHistory(topic, partition, rangeMs, shape) {
+/** What happened in 15 minutes, fetched again every two seconds and soon after a change of `shape`. */
+export function useHistory(topic, partition, shape) {
   const history = useSignal(null);
   const error = useSignal(null);
   const load = useRef(async () => {});
@@ -36,7 +44,7 @@ export function useHistory(topic, partition, rangeMs, shape) {
     const mine = ++asked.current;
     const to = Date.now();
     try {
-      const found = await get(`xray/${encodeURIComponent(topic)}/${partition}`, { from_ms: to - rangeMs, to_ms: to });
+      const found = await historyOf(topic, partition, to - KEPT_MS, to, FEWEST_FRAMES);
       if (mine !== asked.current) return;
       history.value = found;
       error.value = null;
@@ -49,7 +57,7 @@ export function useHistory(topic, partition, rangeMs, shape) {
     load.current();
     const timer = setInterval(() => document.hidden || load.current(), REFRESH_MS);
     return () => clearInterval(timer);
-  }, [topic, partition, rangeMs]);
+  }, [topic, partition]);
   useEffect(() => {
     const timer = setTimeout(() => load.current(), SOON_MS);
     return () => clearTimeout(timer);
@@ -65,9 +73,20 @@ function nearest(frames, ms) {
   return best;
 }
 
-/** Frames near the time that the scrubber stands at: finer than those of the whole history. */
-export function usePast(topic, partition, at, history) {
-  const finer = useRef(signal([])).current;
+/** The frame of a time in the past, null when live: at first of a coarse history, then of a finer one. */
+export function usePast(topic, partition, at) {
+  const finer = useSignal([]);
+  const coarse = useSignal([]);
+  const isPast = at != null;
+  useEffect(() => {
+    coarse.value = [];
+    if (!isPast) return;
+    const now = Date.now();
+    historyOf(topic, partition, now - KEPT_MS, now, COARSE_FRAMES).then(
+      (found) => (coarse.value = found.frames),
+      () => (coarse.value = []),
+    );
+  }, [topic, partition, isPast]);
   useEffect(() => {
     if (at == null) {
       finer.value = [];
@@ -76,16 +95,15 @@ export function usePast(topic, partition, at, history) {
     const covers = finer.value.length && finer.value[0].time_ms < at && finer.value.at(-1).time_ms > at;
     if (covers) return undefined;
     const timer = setTimeout(async () => {
-      const params = { from_ms: Math.round(at - NEAR_MS), to_ms: Math.round(at + NEAR_MS) };
       try {
-        finer.value = (await get(`xray/${encodeURIComponent(topic)}/${partition}`, params)).frames ?? [];
+        finer.value = (await historyOf(topic, partition, at - NEAR_MS, at + NEAR_MS, COARSE_FRAMES)).frames;
       } catch {
         finer.value = [];
       }
     }, 80);
     return () => clearTimeout(timer);
   }, [topic, partition, at]);
-  return at == null ? null : nearest([...(history?.frames ?? []), ...finer.value], at);
+  return isPast ? nearest([...coarse.value, ...finer.value], at) : null;
 }
 
 /** The partition of a frame, whether the frame is of a topic or of one partition. */

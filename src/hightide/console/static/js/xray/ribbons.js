@@ -15,34 +15,57 @@ function fraction(window, ms) {
   return Math.min(1, Math.max(0, (ms - window.from) / (window.to - window.from)));
 }
 
+// The spans lie on a strip that a transform moves to the left as time passes: nothing in it is laid
+// out again.  Once the strip has moved by its own width it is made anew.
+
+function baseOf(window) {
+  const range = window.to - window.from;
+  return Math.floor(window.from / range) * range;
+}
+
+function Strip({ window, children }) {
+  const base = baseOf(window);
+  const moved = ((window.from - base) / (window.to - window.from)) * 100;
+  return html`<span class="xr-strip" key=${base} style=${`transform:translateX(${-moved}%)`}>${children}</span>`;
+}
+
 function Span({ part, window, isLast }) {
-  const left = fraction(window, part.from_ms);
+  const range = window.to - window.from;
+  const base = baseOf(window);
   // The newest span goes on until now: the next look at it comes later than the clock.
-  const right = isLast ? 1 : fraction(window, part.to_ms);
-  if (right <= left) return null;
+  const to = isLast ? window.to : part.to_ms;
+  const from = Math.max(part.from_ms, base);
+  if (to <= window.from) return null;
   const state = STATES[part.state] ?? STATES.gone;
-  const until = isLast ? "now" : clock(part.to_ms);
   return html`<i
     class=${`xr-span xr-${part.state}`}
-    style=${`left:${left * 100}%;width:${(right - left) * 100}%`}
-    title=${`${state.text} from ${clock(part.from_ms)} to ${until}`}
-    >${right - left > SHORTEST_LABEL ? html`<b>${state.sign}</b>` : ""}</i
+    style=${`left:${((from - base) / range) * 100}%;width:${(Math.max(0, to - from) / range) * 100}%`}
+    title=${`${state.text} from ${clock(part.from_ms)} to ${isLast ? "now" : clock(part.to_ms)}`}
+  ></i>`;
+}
+
+/** The sign of a span, at its beginning or at the left edge. */
+function Sign({ part, window, isLast }) {
+  const left = fraction(window, part.from_ms);
+  const right = isLast ? 1 : fraction(window, part.to_ms);
+  if (right - left < SHORTEST_LABEL) return null;
+  return html`<span class="xr-sign" style=${`transform:translateX(${left * 100}%)`}
+    ><b class=${`xr-on-${part.state}`}>${STATES[part.state]?.sign}</b></span
   >`;
 }
 
 function Ribbon({ ribbon, window, leader }) {
   const spans = ribbon.spans.filter((part) => part.to_ms > window.from || part === ribbon.spans.at(-1));
+  const isLast = (part) => part === ribbon.spans.at(-1);
   return html`<div class="xr-row">
     <span class="xr-name">${ribbon.broker}${ribbon.broker === leader ? html` <b>★</b>` : ""}</span>
     <span class="xr-track">
-      ${spans.map(
-        (part, index) => html`<${Span}
-          key=${part.from_ms}
-          part=${part}
-          window=${window}
-          isLast=${index === spans.length - 1}
-        />`,
-      )}
+      <${Strip} window=${window}>
+        ${spans.map(
+          (part) => html`<${Span} key=${part.from_ms} part=${part} window=${window} isLast=${isLast(part)} />`,
+        )}
+      <//>
+      ${spans.map((part) => html`<${Sign} key=${part.from_ms} part=${part} window=${window} isLast=${isLast(part)} />`)}
     </span>
   </div>`;
 }
@@ -69,8 +92,8 @@ function Epochs({ failovers, window, epoch }) {
       ${marks.map(
         (mark) => html`<span
           key=${mark.epoch}
-          class=${`xr-epoch${fraction(window, mark.ms) > 0.85 ? " xr-epoch-left" : ""}`}
-          style=${`left:${fraction(window, mark.ms) * 100}%`}
+          class="xr-epoch"
+          style=${`transform:translateX(${fraction(window, mark.ms) * 100}%)`}
           title=${`${clock(mark.ms, 3)}: broker ${mark.to} is elected`}
           ><b>${count(mark.epoch)}</b></span
         >`,

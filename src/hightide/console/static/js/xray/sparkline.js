@@ -5,7 +5,14 @@ import { html, uPlot, useEffect, useRef } from "../lib.js";
 import { clock, count, plural } from "./words.js";
 import { roundUp } from "./scale.js";
 
-const SHOWN_S = 300;
+const SHORTEST_S = 60;
+const LONGEST_S = 300;
+
+/** At first a minute, and more as more is known. */
+function shown(first, last) {
+  const now = last ?? Date.now() / 1000;
+  return [now - Math.min(LONGEST_S, Math.max(SHORTEST_S, now - (first ?? now))), now];
+}
 
 function axis(values, size) {
   return {
@@ -26,11 +33,11 @@ function optionsFor(width, height) {
     legend: { show: false },
     cursor: { y: false, drag: { x: false, y: false } },
     scales: {
-      x: { time: true, range: (_, __, most) => [(most ?? Date.now() / 1000) - SHOWN_S, most ?? Date.now() / 1000] },
+      x: { time: true, range: (_, least, most) => shown(least, most) },
       y: { range: (_, __, most) => [0, roundUp(Math.max(5, (most ?? 0) * 1.05))] },
     },
     axes: [
-      { ...axis((_, splits) => splits.map((at) => clock(at * 1000).slice(0, 5)), 28), incrs: [60, 120, 300] },
+      { ...axis((_, splits) => splits.map((at) => clock(at * 1000)), 28), incrs: [15, 30, 60, 120, 300], space: 90 },
       axis((_, splits) => splits.map((n) => count(n)), 58),
     ],
     series: [

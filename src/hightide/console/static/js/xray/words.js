@@ -36,7 +36,7 @@ export function commandFor(text, bootstrap) {
 }
 
 export function list(ids) {
-  const texts = ids.map(String);
+  const texts = [...ids].sort((a, b) => a - b).map(String);
   return texts.length < 2 ? (texts[0] ?? "none") : `${texts.slice(0, -1).join(", ")} and ${texts.at(-1)}`;
 }
 
@@ -55,7 +55,7 @@ export function hasLeader(partition) {
 
 /** Whether a replica's broker is alive and does not answer. */
 export function isSilent(replica, paused = []) {
-  return replica.alive && (paused.includes(replica.broker) || / does not answer/.test(replica.why ?? ""));
+  return replica.alive && (replica.silent || paused.includes(replica.broker));
 }
 
 /** The state of a replica, one of STATES; silence is told beside it. */
@@ -82,6 +82,16 @@ function offline(name, partition) {
   return {
     level: "off",
     text: `${name} has no leader: nobody can read or write it.${who}`,
+    next: `hightide partition show ${name}`,
+  };
+}
+
+function mute(name, partition) {
+  return {
+    level: "bad",
+    text:
+      `Broker ${partition.leader} leads ${name} and does not answer, so nobody can read or write it until` +
+      " it answers again or its session ends and another broker leads.",
     next: `hightide partition show ${name}`,
   };
 }
@@ -133,6 +143,8 @@ function missing(name, partition) {
 export function sentenceOf(topic, partition, minIsr, { paused = [], foreign = false } = {}) {
   const name = `${topic}/${partition.partition}`;
   if (!hasLeader(partition)) return offline(name, partition);
+  const leader = partition.replicas.find((replica) => replica.broker === partition.leader);
+  if (leader && isSilent(leader, paused)) return mute(name, partition);
   if (partition.accepts_all === false) return refusing(name, partition, minIsr);
   const holders = heldBy(partition, paused);
   if (holders.length) return held(name, holders);
