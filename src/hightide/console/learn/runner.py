@@ -46,7 +46,7 @@ SCENES: dict[str, Scene] = {
     )
 }
 LEAST_BROKERS = 3
-LEFT_S = 20.0
+LEFT_S = 45.0
 """A guided run ends when no browser has asked for it for so long."""
 IDLE_S = 15 * 60.0
 """A guided run ends when its reader has not continued for so long."""

@@ -44,6 +44,8 @@ BACK_S = 90.0
 DELETED_S = 15.0
 LEADERS_S = 20.0
 
+DEFAULTS = (commands.DEFAULT_BOOTSTRAP, "127.0.0.1:9092")
+
 Act = Callable[[str, int], Awaitable[str]]
 
 
@@ -57,6 +59,9 @@ class Stage:
     def __init__(self, bootstrap: str, act: Act, topic: str) -> None:
         self.topic = topic
         self._bootstrap = bootstrap
+        first = bootstrap.split(",", maxsplit=1)[0]
+        self._shown = commands.DEFAULT_BOOTSTRAP if first in DEFAULTS else bootstrap
+        """The address in commands."""
         self.admin = Admin(bootstrap, client_id="hightide-learn", connect_timeout_ms=CONNECT_MS)
         # A write that waits for its acknowledgement holds up what follows on its connection.
         self._writers: list[Admin] = []
@@ -84,11 +89,11 @@ class Stage:
 
     def command(self, *words: object) -> None:
         """The command that does what the step does."""
-        self.step.commands.append(commands.command(self._bootstrap, *words))
+        self.step.commands.append(commands.command(self._shown, *words))
 
     def piped(self, producer: str, *words: object) -> None:
         """A command that reads what another one prints."""
-        self.step.commands.append(f"{producer} | {commands.command(self._bootstrap, *words)}")
+        self.step.commands.append(f"{producer} | {commands.command(self._shown, *words)}")
 
     def sees(self, sentence: str, **facts: Any) -> None:
         """What is on the screen now, measured."""
@@ -189,7 +194,7 @@ class Stage:
         """Create the scene's topic with one partition; names have _ for the dot."""
         given = {name.replace("_", "."): str(value) for name, value in config.items()}
         self.step.commands.append(
-            commands.create_topic(self._bootstrap, self.topic, 1, replicas, given)
+            commands.create_topic(self._shown, self.topic, 1, replicas, given)
         )
         self._is_created = True
         await self.admin.topics.create(
