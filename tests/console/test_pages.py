@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from playwright.sync_api import Page
 
-from tests.console.browsing import THEMES, WIDTHS, Tab, violations
+from tests.console.browsing import NARROW, WIDE, Tab, violations
 from tests.console.conftest import OpenTab
 
 PAGES = """() => import("/static/js/pages.js").then((module) => module.pages.map(
@@ -22,6 +22,9 @@ def topic(cluster):
     for number in range(100):
         producer.produce("orders", key=str(number % 7), value=f'{{"number": {number}}}')
     assert producer.flush(20) == 0
+    reader = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "billing"})
+    reader.commit(offsets=[TopicPartition("orders", 0, 3)], asynchronous=False)
+    reader.close()
 
 
 def paths(page: Page) -> list[str]:
@@ -35,8 +38,18 @@ def wider_than_the_window(page: Page) -> int:
     return page.evaluate("document.documentElement.scrollWidth - innerWidth")
 
 
-@pytest.mark.parametrize("theme", THEMES)
-@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS.keys())
+@pytest.mark.parametrize(
+    ("width", "theme"),
+    [
+        pytest.param(width, theme, marks=() if is_quick else pytest.mark.extended)
+        for width, theme, is_quick in (
+            (NARROW, "dark", True),
+            (WIDE, "light", True),
+            (NARROW, "light", False),
+            (WIDE, "dark", False),
+        )
+    ],
+)
 def test_every_page_is_whole(open_tab: OpenTab, axe: str, width: int, theme: str) -> None:
     wrong = []
     with open_tab(width=width, theme=theme) as tab:
