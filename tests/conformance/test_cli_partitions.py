@@ -118,6 +118,82 @@ def test_watching_looks_again_until_it_is_stopped(three, run):
         assert (child.returncode, errors) == (0, b"")
 
 
+def printed_pictures(child, first):
+    """The pictures that a watch prints into a pipe; the first line of each begins like this."""
+    lines: list[str] = []
+    for line in iter(child.stdout.readline, b""):
+        if line.startswith(first.encode()) and lines:
+            yield "".join(lines)
+            lines = []
+        lines.append(line.decode())
+
+
+def test_watching_shows_a_failover_and_a_broker_that_is_silent(three):
+    topic = three.place_topic({0: [1, 2, 3]})
+    three.write(topic, b"x")
+    arguments = ("partition", "show", f"{topic}/0", "--watch", "--interval", "0.1")
+    addresses = ",".join(f"127.0.0.1:{three.port(broker)}" for broker in (1, 2, 3))
+    with hightide(*arguments, bootstrap=addresses) as child:
+        pictures = printed_pictures(child, f"{topic}/0 ")
+
+        def is_seen(*patterns):
+            eventually(
+                lambda: (text := next(pictures)) and all(re.search(one, text) for one in patterns)
+            )
+
+        is_seen("✓ All replicas are in sync", "★ 1 leads +█*┃", "leader 1 ")
+        three.kill(1)
+        is_seen(
+            "▲ Out of sync: replica 1",
+            "  1 gone ",
+            r"★ [23] leads ",
+            "broker [23] leads after 1 in leader epoch 1",
+            "Failover at .*, leader 1 → [23], epoch 0 → 1",
+            r"  1 +█+.*✕",
+            r"  [23] +▄+.*★",
+        )
+        three.restart(1)
+        is_seen("  1 in sync ", "broker 1 joins the ISR", "old leader back", "in sync\\s+again")
+        three.pause(3)
+        try:
+            is_seen("  3 ⏸ ", r"★ [12] leads|[12]  *in sync")
+        finally:
+            three.resume(3)
+        is_seen(r"^✓|\n✓")
+        child.send_signal(signal.SIGINT)
+        _, errors = child.communicate(timeout=30)
+        assert (child.returncode, errors) == (0, b"")
+
+
+def test_watching_goes_on_while_the_cluster_is_away(three):
+    """With several partitions, and until the brokers are back."""
+    topic = three.place_topic({0: [1, 2, 3], 1: [2, 3, 1]})
+    arguments = ("partition", "show", topic, "--watch", "--interval", "0.1")
+    addresses = ",".join(f"127.0.0.1:{three.port(broker)}" for broker in (1, 2, 3))
+    with hightide(*arguments, bootstrap=addresses) as child:
+        pictures = printed_pictures(child, f"{topic} ")
+
+        def is_seen(text):
+            eventually(lambda: text in next(pictures))
+
+        is_seen("All replicas of 2 partitions are in sync.")
+        for broker in (1, 2, 3):
+            three.kill(broker)
+        is_seen("✕ ")
+        for broker in (1, 2, 3):
+            three.restart(broker)
+        is_seen("All replicas of 2 partitions are in sync.")
+
+
+def test_watching_what_does_not_exist_fails(three, run):
+    topic = three.place_topic({0: [1, 2, 3]})
+    for name, reason in ((f"{topic}/7", "has no partition 7"), ("nowhere", "There is no topic")):
+        for output in ("table", "json"):
+            done = run("partition", "show", name, "--watch", "-o", output)
+            assert (done.code, done.out) == (1, "")
+            assert reason in done.err
+
+
 @pytest.mark.extended
 def test_a_broker_that_is_gone_is_seen_everywhere(three, run):
     """Under-replicated, under min ISR and offline, in the list, on the page and in health."""

@@ -11,9 +11,11 @@ come from other clients, and must not drive the terminal of the reader.
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +43,36 @@ def visible(text: str, keep: str = "") -> str:
         return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
 
     return CONTROLS.sub(escaped, text)
+
+
+Part = tuple[str, str]
+"""A text, and the name of its style."""
+Line = list[Part]
+
+STYLES = {
+    "title": "bold",
+    "bold": "bold",
+    "dim": "dim",
+    "ok": "green",
+    "warn": "yellow",
+    "bad": "bold red",
+    "leads": "bold green",
+    "in_sync": "green",
+    "eligible": "yellow",
+    "out": "red",
+    "silent": "magenta",
+    "gone": "red",
+    "committed": "blue",
+    "open": "yellow",
+    "mark": "bold",
+    "all": "green",
+    "fewer": "yellow",
+    "too_few": "red",
+    "unknown": "magenta",
+    "offline": "bold red",
+}
+SIGNS = "█▄░·╌✕★⏸▲✓┃┆▒…"
+ASCII_SIGNS = str.maketrans(SIGNS, "#=e.zx*z!+|:-~")
 
 
 class Output(StrEnum):
@@ -143,6 +175,66 @@ def write_page(text: str) -> None:
         write(text)
     else:
         write(f"{text}\n")
+
+
+def is_interactive() -> bool:
+    """Whether stdout is a terminal on which the cursor can be moved."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
+
+
+@contextmanager
+def screen(fill: Callable[[int, int], list[Line]]) -> Iterator[Callable[[], None]]:
+    """Yield a function that fills the terminal with the lines for its width and height.
+
+    A line that stays the same is drawn over itself, so that nothing flickers.  The terminal shows
+    what it showed before when the context ends.
+    """
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    has_signs = _is_encodable(SIGNS)
+
+    def text() -> Text:
+        lines = fill(*console.size)
+        found = Text(no_wrap=True, overflow="crop")
+        for number, line in enumerate(lines):
+            found.append("\n" if number else "")
+            for part, style in line:
+                found.append(part if has_signs else in_ascii(part), STYLES.get(style, ""))
+        return found
+
+    with Live(
+        console=console,
+        screen=True,
+        auto_refresh=False,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    ) as live:
+        yield lambda: live.update(text(), refresh=True)
+
+
+def write_lines(lines: Iterable[Line]) -> None:
+    """Print lines without styles; in ASCII if the encoding of stdout does not have their signs."""
+    text = "".join(f"{line_text(line).rstrip()}\n" for line in lines)
+    write(text if _is_encodable(text) else in_ascii(text))
+
+
+def line_text(line: Line) -> str:
+    return "".join(part for part, _ in line)
+
+
+def in_ascii(text: str) -> str:
+    return text.translate(ASCII_SIGNS).encode("ascii", "replace").decode("ascii")
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def write_bytes(data: bytes) -> None:

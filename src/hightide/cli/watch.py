@@ -21,6 +21,16 @@ Interval = Annotated[
         "--interval", min=0.1, metavar="SECONDS", help="Time between two repetitions of --watch."
     ),
 ]
+LiveInterval = Annotated[
+    float | None,
+    typer.Option(
+        "--interval",
+        min=0.05,
+        metavar="SECONDS",
+        help="Time between two looks of --watch. The default is 0.2 at a terminal, and else 1.",
+        show_default=False,
+    ),
+]
 
 
 def look(

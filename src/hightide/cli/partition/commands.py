@@ -10,7 +10,7 @@ import typer
 from hightide.cli import render
 from hightide.cli.names import PartitionNames, named, topic_option, topics_of
 from hightide.cli.options import LOCALHOST, Bootstrap, OutputOption, ask
-from hightide.cli.partition import elect, reassign
+from hightide.cli.partition import elect, live, reassign
 from hightide.cli.partition.rows import (
     chosen,
     page,
@@ -18,7 +18,7 @@ from hightide.cli.partition.rows import (
     partition_row,
 )
 from hightide.cli.render import Output
-from hightide.cli.watch import Interval, Watch, look
+from hightide.cli.watch import LiveInterval, Watch
 from hightide.client.admin import Admin
 from hightide.client.model.replicas import PartitionReplicas, ReplicasDescription
 
@@ -34,7 +34,7 @@ app.command()(reassign.reassign)
 def show(
     partitions: PartitionNames,
     watch: Watch = False,
-    interval: Interval = 1.0,
+    interval: LiveInterval = None,
     bootstrap: Bootstrap = LOCALHOST,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -43,19 +43,25 @@ def show(
     LEO is a replica's log end offset and HW its high watermark. LAG is how far the replica is
     behind its leader, in records, and LAG-MS for how long, in milliseconds. WHY says what keeps a
     replica out of sync. If the high watermark stands still, a sentence says why, and which replica
-    holds it back. With --watch and -o json each repetition is one line.
+    holds it back.
+
+    With --watch it draws the replicas at a terminal, with their states of the last minute and the
+    newest events. In a pipe it prints the same as text, and with -o json one line for each look.
     """
     names = named(partitions)
+    if watch:
+        live.watch(names, bootstrap, output, interval)
+        return
 
-    async def once(admin: Admin) -> None:
+    async def run(admin: Admin) -> None:
         topics = topics_of(names)
         found = await admin.replicas.describe(topics)
         warn_about_silent(found)
         wanted = chosen(found.partitions, names)
         min_isr = await admin.configs.min_insync_replicas(topics)
-        print_partitions(wanted, min_isr, output, watch, bootstrap)
+        print_partitions(wanted, min_isr, output, bootstrap)
 
-    look(bootstrap, once, watch=watch, interval=interval)
+    ask(bootstrap, run)
 
 
 @app.command("list")
@@ -109,18 +115,13 @@ def print_partitions(
     found: list[PartitionReplicas],
     min_isr: Mapping[str, int],
     output: Output,
-    watch: bool,
     bootstrap: str,
 ) -> None:
     if output is Output.JSON:
         details = [partition_details(partition, min_isr, bootstrap) for partition in found]
-        if watch:
-            render.write(render.json_line(render.plain(details)))
-        else:
-            render.show(details, output)
+        render.show(details, output)
         return
-    text = "\n".join(page(partition, min_isr, bootstrap) for partition in found)
-    (render.write_page if watch else render.write)(text)
+    render.write("\n".join(page(partition, min_isr, bootstrap) for partition in found))
 
 
 def warn_about_silent(found: ReplicasDescription) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from hightide.client.model.replicas import ReplicaStatus
 
@@ -33,7 +34,8 @@ def bars(replicas: Sequence[ReplicaStatus], width: int | None = None) -> list[st
     margin = max(len(str(status.replica)) for status in replicas)
     lines = []
     for status in replicas:
-        bar = "?" if status.end_offset is None else _bar(status, low, high, width)
+        found = columns(status, low, high, width)
+        bar = "?" if found is None else _bar(found)
         lines.append(f"{status.replica:>{margin}}  {bar}".rstrip())
     ends = f"{low}{high:>{max(1, width + 1 - len(str(low)))}}" if high > low else str(low)
     lines.append(f"{'':>{margin}}  {ends}")
@@ -52,7 +54,19 @@ def window(replicas: Sequence[ReplicaStatus]) -> tuple[int, int]:
     return max(first, 2 * first_difference - high), high
 
 
-def _bar(status: ReplicaStatus, low: int, high: int, width: int) -> str:
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Where a replica's bar starts, where the committed part ends, and where the bar ends."""
+
+    start: int
+    committed: int | None
+    """None if its high watermark is unknown."""
+    end: int
+
+
+def columns(replica: ReplicaStatus, low: int, high: int, width: int) -> Columns | None:
+    """A replica's offsets as columns of a bar from `low` to `high`; None if its end is unknown."""
+
     def column(offset: int) -> int:
         if high == low:
             return 0
@@ -60,11 +74,18 @@ def _bar(status: ReplicaStatus, low: int, high: int, width: int) -> str:
         at = round((min(max(offset, low), high) - low) * width / (high - low))
         return min(at, width - 1) if offset < high else at
 
-    assert status.end_offset is not None
-    end = column(status.end_offset)
-    if status.high_watermark is None:
+    if replica.end_offset is None:
+        return None
+    end = column(replica.end_offset)
+    if replica.high_watermark is None:
+        return Columns(0, None, end)
+    committed = min(end, column(replica.high_watermark))
+    return Columns(min(committed, column(replica.log_start_offset or 0)), committed, end)
+
+
+def _bar(found: Columns) -> str:
+    if found.committed is None:
         # The broker did not answer, and its leader knows only where its log ends.
-        return "-" * end
-    committed = min(end, column(status.high_watermark))
-    start = min(committed, column(status.log_start_offset or 0))
-    return " " * start + "=" * (committed - start) + "|" + "-" * (end - committed)
+        return "-" * found.end
+    below = " " * found.start + "=" * (found.committed - found.start)
+    return below + "|" + "-" * (found.end - found.committed)
