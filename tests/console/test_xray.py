@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -113,7 +114,7 @@ def check_timeline(observer: Observer, old: int, followers: list[int]) -> None:
     assert {"gone", "silent", "eligible"} & set(states)
     assert ribbons[found["to"]][-1]["state"] == "leads"
     for spans in ribbons.values():
-        assert all(a["to_ms"] == b["from_ms"] for a, b in zip(spans, spans[1:], strict=False))
+        assert all(a["to_ms"] == b["from_ms"] for a, b in pairwise(spans))
     text = page(timeline(observer), 0, now_ms, observer.overview)
     assert f"{cut['count']} records, offsets {cut['to']} to 19" in text
     assert "http" not in text

@@ -26,8 +26,8 @@ COARSE_MS = 500
 COARSE_FROM_MS = 60_000
 """Longer ranges are read at this resolution, unless all frames are wanted."""
 
-_CHUNK_OVERHEAD = 700
-"""What a chunk takes besides its bytes, measured."""
+_CHUNK_BYTES, _TRACK_BYTES = 700, 2_600
+"""What a chunk and a partition take besides the differences, measured."""
 _ROLES = ("none", "waiting", "leader", "follower")
 _UNKNOWN = -2
 """Stands for None: offsets and epochs are -1 or more."""
@@ -40,6 +40,10 @@ class _Table:
     def __init__(self) -> None:
         self.values: list[Any] = []
         self._indexes: dict[Hashable, int] = {}
+
+    def close(self) -> None:
+        """No value is added any more."""
+        self._indexes.clear()
 
     def index(self, value: Hashable) -> int:
         found = self._indexes.get(value)
@@ -56,13 +60,22 @@ class Chunk:
         self.first_ms = self.last_ms = time_ms
         self.replica_count = replica_count
         self._shapes, self._texts = _Table(), _Table()
-        self._data = bytearray()
+        self._is_closed = False
+        self._data: bytearray | bytes = bytearray()
         self._numbers = [0] * (_HEAD + _PER_REPLICA * replica_count)
         self._coarse: list[TimedFrame] | None = None
 
     @property
     def byte_count(self) -> int:
-        return len(self._data) + _CHUNK_OVERHEAD
+        return len(self._data) + _CHUNK_BYTES
+
+    def close(self) -> None:
+        """No frame is added any more: keep what reading needs."""
+        self._data = bytes(self._data)
+        self._numbers = []
+        self._shapes.close()
+        self._texts.close()
+        self._is_closed = True
 
     @property
     def is_full(self) -> bool:
@@ -75,9 +88,10 @@ class Chunk:
             if number != before[at]:
                 changed |= 1 << at
                 _write(deltas, _zigzag(number - before[at]))
-        _write(self._data, time_ms - self.last_ms)
-        _write(self._data, changed)
-        self._data += deltas
+        out = bytearray()
+        _write(out, time_ms - self.last_ms)
+        _write(out, changed)
+        self._data += out + deltas
         self._numbers, self.last_ms = numbers, time_ms
 
     def coarse(self) -> list[TimedFrame]:
@@ -88,7 +102,7 @@ class Chunk:
         if self._coarse is not None:
             return self._coarse
         found = thinned([*self.frames()], (self.last_ms - self.first_ms) // COARSE_MS)
-        if self.is_full:
+        if self._is_closed:
             self._coarse = found
         return found
 
@@ -219,8 +233,12 @@ class History:
             return
         chunks, count = track.chunks, len(frame.replicas)
         if not chunks or chunks[-1].is_full or chunks[-1].replica_count != count:
+            if chunks:
+                chunks[-1].close()
+            else:
+                self.byte_count += _TRACK_BYTES
             chunks.append(Chunk(time_ms, count))
-            self.byte_count += _CHUNK_OVERHEAD
+            self.byte_count += _CHUNK_BYTES
         before = chunks[-1].byte_count
         chunks[-1].add(time_ms, frame)
         self.byte_count += chunks[-1].byte_count - before
@@ -243,20 +261,18 @@ class History:
             self.away.popleft()
 
     def _drop(self, oldest_ms: int) -> None:
-        for key, track in list(self._tracks.items()):
+        for track in self._tracks.values():
             chunks = track.chunks
             # The last frame of a chunk holds until the next chunk begins.
             while len(chunks) > 1 and chunks[1].first_ms <= oldest_ms:
                 self.byte_count -= chunks.popleft().byte_count
-            if not chunks:
-                del self._tracks[key]
 
     def forget(self, partitions: Iterable[Partition]) -> None:
         """Drop partitions that do not exist any more."""
         for key in partitions:
             track = self._tracks.pop(key, None)
             if track is not None:
-                self.byte_count -= sum(chunk.byte_count for chunk in track.chunks)
+                self.byte_count -= sum(chunk.byte_count for chunk in track.chunks) + _TRACK_BYTES
 
     def frames(
         self,
@@ -351,7 +367,7 @@ def _write(out: bytearray, number: int) -> None:
     out.append(number)
 
 
-def _read(data: bytearray, at: int) -> tuple[int, int]:
+def _read(data: bytearray | bytes, at: int) -> tuple[int, int]:
     number = shift = 0
     while True:
         byte = data[at]

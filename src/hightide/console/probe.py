@@ -1,8 +1,8 @@
 """The journey of one record with acks=all: appended, fetched by each follower, acknowledged.
 
 While the record is on its way, every broker of the partition is asked for its log end as often as
-it answers.  Each step's time is when the console saw it, so it includes the way of that answer,
-which is a fraction of a millisecond on one machine.
+it answers.  Each step's time is when the console saw it, or saw what needs it: the leader has
+appended what a follower has fetched, and the ISR has fetched what is acknowledged.
 
 The record has no key, an empty value, and the header `hightide-probe`, so that a consumer can skip
 it.
@@ -174,11 +174,19 @@ class Probe:
             steps.append({"name": name, "broker": broker, "after_ms": after_ms})
 
         if not self._is_foreign and known is not None:
-            step("appended", leader, _when(self._seen[leader].ends, known))
-            for broker, seen in self._seen.items():
-                if broker != leader:
-                    step("fetched", broker, _when(seen.ends, known))
-            step("high watermark passes", leader, _when(self._seen[leader].marks, known))
+            passed_s = _earliest(_when(self._seen[leader].marks, known), acknowledged_s)
+            fetched = {
+                broker: _earliest(
+                    _when(seen.ends, known), passed_s if broker in self._frame.isr else None
+                )
+                for broker, seen in self._seen.items()
+                if broker != leader
+            }
+            appended_s = _earliest(_when(ends, known), *fetched.values(), passed_s)
+            step("appended", leader, appended_s)
+            for broker, at_s in fetched.items():
+                step("fetched", broker, at_s)
+            step("high watermark passes", leader, passed_s)
         step("acknowledged", None, acknowledged_s)
         steps.sort(key=lambda one: (one["after_ms"] is None, one["after_ms"] or 0))
         acknowledged = next(one for one in steps if one["name"] == "acknowledged")
@@ -188,6 +196,10 @@ class Probe:
             "offset": offset,
             "epoch": self._frame.leader_epoch,
         }
+
+
+def _earliest(*times_s: float | None) -> float | None:
+    return min((at_s for at_s in times_s if at_s is not None), default=None)
 
 
 def _when(moves: list[tuple[float, int]], offset: int) -> float | None:

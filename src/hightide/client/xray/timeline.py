@@ -341,14 +341,13 @@ def _with_away(spans: list[Json], away: Sequence[tuple[int, int]]) -> list[Json]
 def _why_cut(data: Mapping[str, Any], lost: Sequence[Event]) -> str:
     if lost:
         return str(lost[0]["message"])
-    leader = f"broker {data['leader']}, the leader in epoch {data['leader_epoch']}"
+    leader = f"broker {data['leader']}, the leader in epoch {data['leader_epoch']},"
+    if data["is_restart"]:
+        return f"Nothing of it is in the log of {leader} so the replica begins again."
     if data["high_watermark"] <= data["end_offset"]:
         return (
-            f"Never committed: above high watermark {data['high_watermark']}, because not all of"
-            f" the ISR had it. The log of {leader} does not have it."
+            f"Never committed: not all of the ISR had it, and the log of {leader} does not have it."
         )
-    if data["is_restart"]:
-        return f"Nothing of it is in the log of {leader}: the replica begins again."
     return f"The log of {leader} does not have it."
 
 
