@@ -19,8 +19,7 @@ from hightide.testing import Cluster
 ROOT = Path(__file__).parents[2]
 CHROMIUM = Path("/usr/bin/chromium")
 STATIC = ROOT / "src/hightide/console/static"
-WIDTHS = {"narrow": 375, "wide": 1440}
-THEMES = ("light", "dark")
+NARROW, WIDE = 375, 1440
 SERIOUS = {"serious", "critical"}
 AXE = Package(
     "axe-core",
@@ -54,7 +53,7 @@ class Tab:
         self.page.goto(self.url + path)
         self.page.wait_for_selector(".connection .badge.ok")
         self.page.wait_for_selector("main :is(h1, h2, .sentence, .panel)")
-        self.page.wait_for_function("!document.querySelector('main .loading')")
+        self.page.wait_for_selector("main .loading", state="detached")
         return self.page
 
     def note(self, message: ConsoleMessage) -> None:
@@ -71,7 +70,7 @@ class Tab:
 
 
 @contextmanager
-def tab(browser: Browser, url: str, *, width: int = 1440, theme: Any = "light") -> Iterator[Tab]:
+def tab(browser: Browser, url: str, *, width: int = WIDE, theme: Any = "light") -> Iterator[Tab]:
     """A new tab without history; its complaints fail the test at the end."""
     context = browser.new_context(
         base_url=url,
@@ -93,7 +92,8 @@ def tab(browser: Browser, url: str, *, width: int = 1440, theme: Any = "light") 
         page.on("console", note)
         page.on("pageerror", lambda error: opened.problems.append(f"uncaught: {error}"))
         yield opened
-        assert not opened.complaints()
+        complaints = opened.complaints()
+        assert not complaints, "\n".join(complaints)
     finally:
         context.close()
 

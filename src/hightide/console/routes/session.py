@@ -55,6 +55,7 @@ class SessionRoutes:
             "title": options.title or options.bootstrap,
             "version": __version__,
             "password": self._access.logins.are_needed,
+            "banner": options.banner_file is not None,
         }
         return ok(found)
 
@@ -94,6 +95,7 @@ class SessionRoutes:
         return PlainTextResponse("ok\n")
 
     async def ready(self, _: Request) -> Response:
-        if self._console.observer.frame is None:
-            return PlainTextResponse("the cluster has not answered yet\n", 503)
+        frame = self._console.observer.frame
+        if frame is None or not any(broker["alive"] for broker in frame.overview["brokers"]):
+            return PlainTextResponse("no broker of the cluster answers\n", 503)
         return PlainTextResponse("ok\n")

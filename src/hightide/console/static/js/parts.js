@@ -103,7 +103,7 @@ export function Command({ text }) {
   return html`<span class="command">
     <code ref=${code}>${text}</code>
     <button type="button" class="copy" onClick=${copy} aria-label=${copied ? "Copied" : `Copy: ${text}`}>
-      ${copied ? "✓" : "⧉"}
+      ${copied ? "✓" : html`<i class="copy-icon" aria-hidden="true"></i>`}
     </button>
   </span>`;
 }
@@ -193,8 +193,8 @@ export function Table({ columns, rows, rowKey, empty = "Nothing to show.", sort,
     const direction = order?.name !== one.name ? undefined : order.descending ? "descending" : "ascending";
     const arrow = { ascending: "↑", descending: "↓" }[direction] ?? "";
     return html`<th key=${one.name} scope="col" class=${one.align} aria-sort=${direction}>
-      ${sort === false
-        ? one.title
+      ${sort === false || !one.title
+        ? one.title || html`<span class="hidden-text">Actions</span>`
         : html`<button type="button" onClick=${() => choose(one.name)}>${one.title}<span class="arrow" aria-hidden="true">${arrow}</span></button>`}
     </th>`;
   };

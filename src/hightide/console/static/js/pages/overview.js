@@ -92,7 +92,7 @@ function Cell({ found, isLarge, tabIndex }) {
     data-name=${`${found.topic}/${found.partition}`}
     aria-label=${described(found)}
     tabindex=${tabIndex}
-    >${isLarge && html`<b>${found.partition}</b>`}<i>${LEVELS[found.level].sign}</i>${isLarge && html`<small>★ ${leads}</small>`}</a
+    >${isLarge && html`<b data-text=${found.partition}></b>`}<i>${LEVELS[found.level].sign}</i>${isLarge && html`<small data-text=${`★ ${leads}`}></small>`}</a
   >`;
 }
 
