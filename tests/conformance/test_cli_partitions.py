@@ -185,6 +185,20 @@ def test_watching_goes_on_while_the_cluster_is_away(three):
         is_seen("All replicas of 2 partitions are in sync.")
 
 
+def test_watching_begins_while_the_first_broker_of_the_list_is_silent(three):
+    topic = three.place_topic({0: [2, 1, 3]})
+    arguments = ("partition", "show", f"{topic}/0", "--watch", "--interval", "0.1")
+    addresses = ",".join(f"127.0.0.1:{three.port(broker)}" for broker in (1, 2, 3))
+    three.pause(1)
+    try:
+        with hightide(*arguments, bootstrap=addresses) as child:
+            assert "★ 2 leads" in next(
+                text for text in printed_pictures(child, f"{topic}/0 ") if "leads" in text
+            )
+    finally:
+        three.resume(1)
+
+
 def test_watching_what_does_not_exist_fails(three, run):
     topic = three.place_topic({0: [1, 2, 3]})
     for name, reason in ((f"{topic}/7", "has no partition 7"), ("nowhere", "There is no topic")):

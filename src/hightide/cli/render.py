@@ -71,8 +71,8 @@ STYLES = {
     "unknown": "magenta",
     "offline": "bold red",
 }
-SIGNS = "█▄░·╌✕★⏸▲✓┃┆▒…"
-ASCII_SIGNS = str.maketrans(SIGNS, "#=e.zx*z!+|:-~")
+SIGNS = "█▄░·╌✕★⏸▲✓┃┆▒…→"
+ASCII_SIGNS = str.maketrans(SIGNS, "#=e.zx*z!+|:-~>")
 
 
 class Output(StrEnum):

@@ -53,6 +53,7 @@ LONGEST_DRAW_S = 0.25
 EVENTS_S = 0.5
 MIN_ISR_S = 5.0
 ANSWER_S = 1.0
+CONNECT_S = 1.5
 KEPT_EVENTS = 200
 KEPT_MS = 300_000
 """A failover is shown for so long."""
@@ -92,8 +93,13 @@ _EXPECTED = (ConnectionFailed, KafkaError, TimeoutError, OSError)
 def watch(names: Names, bootstrap: str, output: Output, interval_s: float | None) -> None:
     """Show the partitions until Ctrl-C, which is how a watch ends: the exit code is 0."""
 
-    async def run(admin: Admin) -> None:
-        async with Admin(bootstrap, connect_timeout_ms=round(LIMIT_S.get() * 1000)) as other:
+    async def run(_: Admin) -> None:
+        # A silent broker must not delay the search for one that answers.
+        limit_ms = round(min(LIMIT_S.get(), CONNECT_S) * 1000)
+        async with (
+            Admin(bootstrap, connect_timeout_ms=limit_ms) as admin,
+            Admin(bootstrap, connect_timeout_ms=limit_ms) as other,
+        ):
             await _Watch(admin, other, names, bootstrap).run(output, interval_s)
 
     with suppress(KeyboardInterrupt):

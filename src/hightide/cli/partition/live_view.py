@@ -9,6 +9,7 @@ that colours are one of several signs: every state also has a character.
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -53,6 +54,7 @@ HEALTH_NAMES = {
     "offline": "no leader",
 }
 BEGINS = "★"
+UNIT = re.compile(r"(?<=\d) (?=(ms|s|min)\b)")
 SEVERITY_SIGNS = {Severity.WARNING: ("▲", "warn"), Severity.ERROR: ("✕", "bad")}
 
 
@@ -149,8 +151,10 @@ def _sentence(level: str, text: str, width: int) -> list[Line]:
 
 
 def _wrapped(text: str, width: int, style: str, indent: str = "") -> list[Line]:
-    found = textwrap.wrap(visible(text), width - len(indent), break_on_hyphens=False) or [""]
-    return [[(indent, ""), (one, style)] for one in found]
+    # A number stays with its unit.
+    joined = UNIT.sub("\xa0", visible(text))
+    found = textwrap.wrap(joined, width - len(indent), break_on_hyphens=False) or [""]
+    return [[(indent, ""), (line.replace("\xa0", " "), style)] for line in found]
 
 
 # -- one partition ---------------------------------------------------------------------------------
@@ -474,7 +478,7 @@ def _events(view: View, width: int, room: int) -> list[Line]:
     prefix = f"{view.partitions[0].now.name}: " if len(view.partitions) == 1 else ""
     lines: list[Line] = []
     for event in reversed(view.events):
-        added = _event(event, prefix, width)
+        added = _event(event, prefix, width)[: max(1, room)]
         if len(lines) + len(added) > room:
             break
         lines = added + lines
