@@ -21,6 +21,7 @@ from tests.conformance.test_cluster import answers
 from tests.conformance.test_up import Up
 from tests.console.browsing import console
 from tests.support.eventually import eventually
+from tests.support.scrape import scrape
 
 NOWHERE = "127.0.0.1:1"
 
@@ -73,6 +74,9 @@ def test_up_serves_a_console_that_may_act_on_its_brokers(up):
     assert (session["owner"], session["read_only"], session["login"]) == (True, False, False)
     eventually(lambda: httpx.get(f"{url}/readyz").status_code == 200)
     assert not httpx.get(f"{url}/api/v1/overview").json()["is_foreign"]
+    metrics = scrape(f"{url}/metrics")
+    assert metrics.value("hightide_broker_up", broker="1") == 1
+    assert metrics.value("kafka_server_kafkaserver_brokerstate", broker="1") == 3
     code, said = run.end(signal.SIGTERM)
     assert code == 0, said
     assert "Traceback" not in said

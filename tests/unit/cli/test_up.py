@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hightide.cli import up
-from hightide.process import ServiceFailed
+from hightide.process import ServiceFailed, is_free
 
 
 def options(*words: str):
@@ -66,6 +66,9 @@ def test_an_override_counts_more_than_what_up_says_itself(tmp_path):
         (["--metrics-port", "70000"], "--metrics-port 70000 is not a port number"),
         (["--metrics-port", "65534", "--brokers", "3"], "--metrics-port 65534 leaves no room"),
         (["--brokers", "2", "--metrics-port", "9091"], "--metrics-port 9091 has the port of"),
+        (["--console-port", "70000"], "--console-port 70000 is not a port number"),
+        (["--console-port", "9092"], "--console-port 9092 is the port of another server"),
+        (["--console-port", "1", "--no-console"], "not allowed with argument"),
         (["--override", "nonsense"], "'nonsense' is not a setting; it should be NAME=VALUE"),
         (["--override", "=5"], "'=5' is not a setting"),
     ],
@@ -190,3 +193,26 @@ def test_a_zookeeper_that_has_data_keeps_it(earlier, tmp_path, folder):
 def test_a_new_cluster_has_nothing_to_move(tmp_path):
     up.move_old_zookeeper_data(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_console_is_on_the_next_free_port(monkeypatch, used_port):
+    monkeypatch.setattr(up, "CONSOLE_PORT", used_port)
+    port = up.console_port(options())
+    assert port > used_port
+    # A broker or its metrics may be there next.
+    assert up.console_port(options("--zookeeper-port", str(port))) > port
+    assert up.console_port(options(), [port]) > port
+
+
+@pytest.mark.parametrize("words", [["--port", "0"], ["--console-port", "0"]])
+def test_the_console_takes_a_free_port_where_zero_is_asked_for(words):
+    assert is_free(up.console_port(options(*words)))
+
+
+def test_a_console_port_that_was_asked_for_and_is_in_use_is_an_error(used_port):
+    with pytest.raises(ServiceFailed, match="choose another --console-port"):
+        up.console_port(options("--console-port", str(used_port)))
+
+
+def test_there_may_be_no_console():
+    assert up.console_port(options("--no-console")) == 0
