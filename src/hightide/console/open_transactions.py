@@ -53,12 +53,18 @@ async def ends_of(admin: Admin, partitions: Iterable[Partition]) -> dict[Partiti
         for partition in topic.partitions
         if partition.leader in admin.router.nodes
     }
-    latest = {key: int(Timestamp.LATEST) for key in wanted if key in with_leader}
-    timeout_ms = admin.router.timeout_ms
-    ask = list_offsets(timeout_ms, read_committed=True)
-    stable = await admin.router.ask_leaders(latest, ask)
-    ends = await admin.records.offsets(latest)
-    return {key: Ends(stable[key].offset, ends[key].offset) for key in latest}
+    led = [key for key in wanted if key in with_leader]
+    stable = await stable_offsets(admin, led)
+    ends = await admin.records.offsets(dict.fromkeys(led, int(Timestamp.LATEST)))
+    return {key: Ends(stable[key], ends[key].offset) for key in led}
+
+
+async def stable_offsets(admin: Admin, partitions: Iterable[Partition]) -> dict[Partition, int]:
+    """The last stable offset of partitions with a leader."""
+    ask = list_offsets(admin.router.timeout_ms, read_committed=True)
+    latest = dict.fromkeys(partitions, int(Timestamp.LATEST))
+    found = await admin.router.ask_leaders(latest, ask)
+    return {key: at.offset for key, at in found.items()}
 
 
 async def look(admin: Admin, now_ms: int) -> dict[str, Any]:

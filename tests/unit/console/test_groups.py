@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from hightide.client.admin.group_survey import Surveyed, _rounds
 from hightide.client.broker_connection import ConnectionFailed
-from hightide.client.model.cluster import Extent, PartitionDescription
+from hightide.client.model.cluster import Extent, OffsetAt, PartitionDescription
 from hightide.client.model.events import BrokerEvent, FoundEvents
 from hightide.client.model.groups import (
     Commit,
@@ -189,6 +189,7 @@ class FakeGroups:
         self.commits = {("orders", 0): commit(10), ("orders", 1): commit(7)}
         self.refusals: dict[tuple[str, int], KafkaError | None] = {}
         self.done: list[Any] = []
+        self.stable_offset: int | Exception = 30
 
     async def lag(self, name: str) -> GroupLag:
         await self.describe(name)
@@ -209,6 +210,11 @@ class FakeGroups:
     async def delete_offsets(self, name: str, keys: Any) -> dict[tuple[str, int], ErrorCode | None]:
         self.done.append(("delete offsets", name, keys))
         return dict.fromkeys(keys)
+
+    async def stable(self, wanted: Any, _ask: Any) -> dict[tuple[str, int], OffsetAt]:
+        if isinstance(self.stable_offset, Exception):
+            raise self.stable_offset
+        return {key: OffsetAt(self.stable_offset, -1, 0) for key in wanted}
 
     async def delete(self, name: str) -> None:
         self.done.append(("delete", name))
@@ -255,6 +261,7 @@ def client(known: FakeGroups, surveyed: Surveyed | Exception = SURVEYED) -> Test
         records=FakeRecords(),
         topics=FakeTopics(),
         events=SimpleNamespace(reader=lambda _wanted: FakeReader()),
+        router=SimpleNamespace(timeout_ms=1000, ask_leaders=known.stable),
     )
     console = Console(admin, None, Options("localhost:9092"))  # type: ignore[arg-type]
     console.group_watch = GroupWatch(admin)
@@ -292,6 +299,17 @@ def test_a_group_is_described_with_its_partitions_and_history() -> None:
     assert found["partitions"][0]["owner"] == "m-1"
     assert found["history"]["lag_records"] == [20]
     assert client(FakeGroups()).get("/api/v1/groups/none").status_code == 404
+
+
+def test_an_open_transaction_at_the_position_is_the_reason() -> None:
+    known = FakeGroups()
+    for stable_offset, held in ((30, [False, False]), (10, [True, False])):
+        known.stable_offset = stable_offset
+        found = client(known).get("/api/v1/groups/billing").json()
+        assert [row["held"] for row in found["partitions"]] == held
+    known.stable_offset = ConnectionFailed("No leader answers.")
+    found = client(known).get("/api/v1/groups/billing").json()
+    assert "No leader answers." in found["notes"][0]
 
 
 def test_a_dry_run_changes_nothing_and_names_the_command() -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from hightide.client.admin import Admin
+from hightide.client.broker_connection import ConnectionFailed
 from hightide.client.model.cluster import Partition, by_topic
 from hightide.client.model.groups import GroupDescription, GroupLag, GroupListing, GroupMember
 from hightide.console.commands import command
@@ -31,6 +32,7 @@ from hightide.console.context import Console
 from hightide.console.group_reset import HAS_MEMBERS, Refused, plan, refuse_members, target
 from hightide.console.group_watch import GroupHistory, GroupWatch, point, watch_of
 from hightide.console.json_body import flag, json_body
+from hightide.console.open_transactions import stable_offsets
 from hightide.console.replies import failed, ok
 from hightide.wire.errors import ErrorCode, KafkaError
 
@@ -100,17 +102,35 @@ class GroupRoutes:
         lag, _ = await asyncio.gather(self._admin.groups.lag(name), self._watch.seen())
         now_ms = time.time_ns() // 1_000_000
         history = self._watch.histories.get(name)
+        held, notes = await self._held(lag)
         return ok(
             {
                 **described(lag.group),
                 **totals(lag, now_ms),
                 "time_ms": now_ms,
-                "partitions": partition_rows(lag, now_ms),
+                "partitions": partition_rows(lag, held, now_ms),
+                "notes": notes,
                 "history": history_of(history),
                 "rebalances": self._watch.rebalances(name),
                 "has_events": self._watch.has_events,
             }
         )
+
+    async def _held(self, lag: GroupLag) -> tuple[set[Partition], Sequence[str]]:
+        """The partitions where the group has everything that is stable: who reads committed records
+        waits there for an open transaction, however many records there are."""
+        behind = {
+            (one.topic, one.partition): one.commit.offset
+            for one in lag.partitions
+            if one.lag_records and one.commit is not None
+        }
+        if not behind:
+            return set(), []
+        try:
+            stable = await stable_offsets(self._admin, behind)
+        except (KafkaError, ConnectionFailed) as error:
+            return set(), [f"Open transactions are not known now: {error}"]
+        return {key for key, offset in behind.items() if stable[key] <= offset}, []
 
     # -- change ----------------------------------------------------------------------------
 
@@ -268,7 +288,7 @@ def totals(lag: GroupLag, now_ms: int) -> dict[str, Any]:
     return {"lag_ms": now.lag_ms, "lag_records": now.lag_records}
 
 
-def partition_rows(lag: GroupLag, now_ms: int) -> list[dict[str, Any]]:
+def partition_rows(lag: GroupLag, held: Collection[Partition], now_ms: int) -> list[dict[str, Any]]:
     return [
         {
             "topic": one.topic,
@@ -281,6 +301,7 @@ def partition_rows(lag: GroupLag, now_ms: int) -> list[dict[str, Any]]:
             "lag_records": one.lag_records,
             "lag_ms": one.lag_ms(now_ms),
             "owner": None if one.owner is None else one.owner.id,
+            "held": (one.topic, one.partition) in held,
         }
         for one in lag.partitions
     ]

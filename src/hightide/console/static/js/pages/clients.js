@@ -7,7 +7,7 @@ import { Link } from "../router.js";
 import { pathOf } from "../groups/words.js";
 
 const EVERY_MS = 3000;
-const METRICS_EVERY_MS = 15000;
+const METRICS_EVERY_MS = 5000;
 
 const clientOf = (row) => (row.peer_broker === null ? row.client_id || "no name" : `broker ${row.peer_broker}`);
 

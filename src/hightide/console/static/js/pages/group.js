@@ -84,6 +84,16 @@ function offsetColumns(group, chosen, choose) {
   ];
 }
 
+// Who reads committed records waits at an open transaction: that is not the group's fault.
+function Held({ rows }) {
+  const held = rows.filter((row) => row.held).map(keyOf);
+  if (held.length === 0) return null;
+  return html`<${Notice} level="warn">
+    An open transaction begins at the group's position in ${held.slice(0, 5).join(", ")}${held.length > 5 && ` and ${held.length - 5} more`}.
+    Consumers that read committed records wait until it ends. <${Link} to="/txns">Which transaction?</${Link}>
+  </${Notice}>`;
+}
+
 function Offsets({ group, chosen, setChosen, ask }) {
   const choose = (key) => {
     const next = new Set(chosen);
@@ -130,6 +140,8 @@ export default function Group({ params }) {
     <${Failed} error=${error} />
     ${!data && loading && html`<${Loading} />`}
     ${data && html`
+      ${data.notes.map((note) => html`<${Notice} key=${note} level="warn">${note}</${Notice}>`)}
+      <${Held} rows=${data.partitions} />
       <section class="panel"><${Facts} group=${data} /></section>
       <${Lag} history=${data.history} />
       <${Offsets} group=${data} chosen=${chosen} setChosen=${setChosen} ask=${setAsked} />

@@ -63,17 +63,16 @@ export default function Groups() {
   const text = wanted.trim().toLowerCase();
   const shown = useMemo(() => (text ? groups.filter((row) => matches(row, text)) : groups), [groups, text]);
   return html`
-    <h1>Groups</h1>
+    <div class="row spread end gr-head">
+      <div><h1>Groups</h1><p class="gr-summary">${data ? summaryOf(groups) : ""}</p></div>
+      <${Field} label="Filter">
+        <input type="search" value=${wanted} placeholder="group, topic or state" onInput=${(event) => setWanted(event.target.value)} />
+      </${Field}>
+    </div>
     <${Failed} error=${error} />
     ${!data && loading && html`<${Loading} />`}
     ${data?.notes.map((note) => html`<${Notice} key=${note} level="warn">${note}</${Notice}>`)}
     ${data && html`
-      <div class="row spread end">
-        <p class="gr-summary">${summaryOf(groups)}</p>
-        <${Field} label="Filter">
-          <input type="search" value=${wanted} placeholder="group, topic or state" onInput=${(event) => setWanted(event.target.value)} />
-        </${Field}>
-      </div>
       <div class="panel gr-groups">
         <${Table} label="Groups" columns=${COLUMNS} rows=${shown} rowKey=${(row) => row.group} sort=${{ name: "lag_ms", descending: true }}
           empty=${groups.length ? "No group matches." : "No group has committed offsets or has members yet."} />
