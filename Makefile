@@ -17,7 +17,7 @@ export STARTED := $(shell date +%s)
 .DEFAULT_GOAL := help
 .PHONY: help run test test-rest test-all setup programs chaos-programs bench-programs kazoo-env lint format unit simulation \
 	zookeeper conformance console spark spark-kafka sim chaos chaos-groups fuzz exactly-once exactly-once-spark \
-	conformance-zookeeper generate-tools bench bench-bystander bench-profile bench-zookeeper bench-spark soak spark-soak docs clean
+	conformance-zookeeper generate-tools bench bench-bystander bench-profile bench-zookeeper bench-spark soak spark-soak docs site clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-25s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -206,6 +206,16 @@ docs: setup ## write the generated pages of docs/reference
 	$(BIN)/python -m hightide.settings > docs/reference/settings.md
 	$(BIN)/python -m hightide.broker.metrics > docs/reference/metrics.md
 	$(BIN)/python -m reference
+
+site: docs $(VENV)/.site ## the documents as a site with search, in build/site
+	$(BIN)/python -m mkdocs build --strict --quiet
+	@echo "build/site is there; read it with: python3 -m http.server --bind 127.0.0.1 --directory build/site"
+
+# Apart from the rest, so that `make test` installs less.
+$(VENV)/.site: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --prefer-binary \
+	  --constraint constraints.txt --editable '.[docs]'
+	@touch $@
 
 clean: ## remove the environments and all caches
 	rm -rf $(VENV) .venv-kazoo build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
