@@ -16,7 +16,7 @@ export STARTED := $(shell date +%s)
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-rest test-all setup programs chaos-programs bench-programs kazoo-env lint format unit simulation \
-	zookeeper conformance console spark spark-kafka sim chaos chaos-groups fuzz exactly-once exactly-once-spark \
+	zookeeper conformance console screenshots spark spark-kafka sim chaos chaos-groups fuzz exactly-once exactly-once-spark \
 	conformance-zookeeper generate-tools bench bench-bystander bench-profile bench-zookeeper bench-spark soak spark-soak docs site clean
 
 help: ## list the targets
@@ -131,6 +131,9 @@ conformance: setup programs ## real clients against real brokers
 
 console: setup programs ## the console: real brokers, a real browser
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile tests/console $(ARGS)
+
+screenshots: setup programs ## take the pictures of the console for README and docs again
+	$(BIN)/python -m tests.console.screenshots
 
 spark: setup programs ## the pipeline: real Spark, real brokers
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile tests/spark --ignore tests/spark/kafka $(ARGS)

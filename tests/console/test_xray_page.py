@@ -190,7 +190,7 @@ def test_a_failover_is_shown_by_its_phases(page: Page, cluster: Cluster) -> None
             expect(page.locator(".sentence")).to_contain_text(f"Broker {leader} is not alive.")
             failover = page.locator(".xf")
             expect(failover).to_contain_text(f"epoch {epoch} → {epoch + 1}", timeout=WAIT_MS)
-            expect(failover).to_contain_text("without writes", timeout=WAIT_MS)
+            expect(failover).to_contain_text("first write after", timeout=WAIT_MS)
             expect(failover.locator(".xf-phase.xf-elected")).to_contain_text(str(new))
             expect(failover.locator(".xf-phase.xf-first_write")).to_be_visible()
             ribbon = page.locator(".xr-row").filter(has_text=re.compile(rf"^{leader}\b"))

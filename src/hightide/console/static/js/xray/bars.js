@@ -54,7 +54,7 @@ function behind(replica, state) {
   if (state === "leads") return "log end";
   if (replica.lag == null) return "";
   const records = replica.lag ? `−${count(replica.lag)}` : "caught up";
-  return replica.lag_ms == null ? records : `${records} · ${span(replica.lag_ms)}`;
+  return !replica.lag_ms ? records : `${records} · ${span(replica.lag_ms)}`;
 }
 
 /** Why it is in its state, unless that repeats the state. */

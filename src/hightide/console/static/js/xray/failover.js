@@ -41,7 +41,7 @@ function Strip({ failover }) {
         class=${`xf-part xf-${part.name}`}
         style=${`flex-grow:${Math.max(part.ms, total * 0.06)}`}
         title=${`until ${NAMES[part.name]}: ${span(part.ms)}`}
-        ><b>${part.ms} ms</b></span
+        ><b>${span(part.ms)}</b></span
       >`,
     )}
   </div>`;
@@ -95,7 +95,7 @@ export function Failover({ failovers, truncations, foreign }) {
   const failover = failovers[shown];
   if (!failover) {
     return html`<section class="panel xp-card xf">
-      <h2>Failover</h2>
+      <header><h2>Failover</h2></header>
       <p class="xp-quiet">
         ${foreign
           ? "No new leader in the last 15 minutes. Of another cluster the console sees the new leader, not the phases in between."
@@ -104,7 +104,6 @@ export function Failover({ failovers, truncations, foreign }) {
       <${Cuts} truncations=${truncations} />
     </section>`;
   }
-  const toShow = failover.no_writes_ms;
   return html`<section class="panel xp-card xf">
     <header>
       <h2>Failover, epoch ${count(failover.epoch_from)} → ${count(failover.epoch_to)}</h2>
@@ -112,7 +111,8 @@ export function Failover({ failovers, truncations, foreign }) {
     </header>
     <p class="xf-sum">
       <b>${failover.from >= 0 && failover.from != null ? `broker ${failover.from}` : "no leader"} → ${failover.to >= 0 && failover.to != null ? `broker ${failover.to}` : "no leader"}</b>
-      ${toShow == null ? html`<span>no write since; without a leader for ${span(failover.leaderless_ms)}</span>` : html`<span><strong>${span(toShow)}</strong> without writes</span>`}
+      <span><strong>${span(failover.leaderless_ms)}</strong> without a leader</span>
+      <span class="xf-first">${failover.no_writes_ms == null ? "no write since" : `first write after ${span(failover.no_writes_ms)}`}</span>
     </p>
     ${failover.unclean && html`<p class="xp-error">▲ Unclean: the new leader was not in sync, so committed records may be lost.</p>`}
     <${Strip} failover=${failover} />

@@ -12,12 +12,12 @@ function milliseconds(ms) {
   return ms == null ? "waiting" : `${ms < 10 ? ms.toFixed(1) : Math.round(ms)} ms`;
 }
 
-function Step({ name, broker, ms, total, kind }) {
+function Step({ name, broker, ms, total, kind, atMost }) {
   const place = ms == null ? 100 : (ms / total) * 100;
   return html`<li class=${`xj-step${ms == null ? " xj-waiting" : ""}${kind ? ` xj-${kind}` : ""}`}>
     <span class="xj-name">${broker == null ? "" : html`<b>broker ${broker}</b> `}${name}</span>
     <span class="xj-lane" aria-hidden="true"><i style=${`transform:translateX(${place - 100}%)`}></i></span>
-    <span class="xj-ms">${milliseconds(ms)}</span>
+    <span class="xj-ms">${atMost ? "≤ " : ""}${milliseconds(ms)}</span>
   </li>`;
 }
 
@@ -28,16 +28,31 @@ const NAMES = {
   acknowledged: "acknowledged to the producer",
 };
 
+const ORDER = ["appended", "fetched", "high watermark passes", "acknowledged"];
+const BEFORE_THE_END = ["appended", "high watermark passes"];
+
+/** The steps in the order of cause and effect.  A look sees a step a little after it happens; what must
+    happen before the acknowledgement has happened by then. */
+export function inOrder({ steps, acknowledged_ms: end }) {
+  const rank = (step) => ORDER.indexOf(step.name);
+  const known = steps.map((step) => {
+    const isLate = end != null && BEFORE_THE_END.includes(step.name) && (step.after_ms ?? end + 1) > end;
+    return isLate ? { ...step, after_ms: end, atMost: true } : step;
+  });
+  return known.sort((a, b) => rank(a) - rank(b) || (a.after_ms ?? Infinity) - (b.after_ms ?? Infinity));
+}
+
 function Steps({ result }) {
   const total = longest(result);
   return html`<ol class="xj-steps">
-    ${result.steps.map(
+    ${inOrder(result).map(
       (step, index) => html`<${Step}
         key=${index}
         name=${NAMES[step.name] ?? step.name}
         broker=${step.broker}
         ms=${step.after_ms}
         total=${total}
+        atMost=${step.atMost}
         kind=${step.name === "acknowledged" ? "end" : ""}
       />`,
     )}
@@ -77,6 +92,7 @@ export function Journey({ topic, partition, session }) {
           how long the leader takes to append it, each
           follower to fetch it, and the high watermark to pass it.`}
         </p>`}
+    ${result && html`<p class="xp-quiet xj-note">Each time is when the console sees the step, a moment after it happens.</p>`}
     ${result?.command && html`<${Command} text=${result.command} />`}
   </section>`;
 }
