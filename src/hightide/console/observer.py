@@ -247,7 +247,7 @@ class Observer:
             changed |= self._looks.partitions.keys()
         changed |= await self._look_at_foreign(self._looks.partitions)
         self._take(changed)
-        if any(key[0] not in self._min_isr for key in changed):
+        if any(key[0] not in self._min_isr for key in changed & self._looks.partitions.keys()):
             await self._read_min_isr()
             self._take(self._looks.partitions.keys())
         now_ms = _now_ms()
@@ -303,7 +303,9 @@ class Observer:
             "sentence": summary.sentence_of(
                 cluster, self._min_isr, is_local=self._is_local, now_ms=now_ms
             ),
-            "brokers": summary.broker_rows(looks.nodes, cluster, self._rows, versions, self._disks),
+            "brokers": summary.broker_rows(
+                looks.nodes, cluster, self._rows, versions, self._disks, self._foreign.sizes
+            ),
             "partitions": [self._rows[key] for key in sorted(self._rows)],
             "totals": summary.totals(self._rows, self._rates),
         }
@@ -412,8 +414,11 @@ class Observer:
 
     async def _read_min_isr(self) -> None:
         names = sorted(self._looks.topics)
-        async with asyncio.timeout(SLOW_ANSWER_S):
-            found = await self._admin.configs.min_insync_replicas(names)
+        # Who may not read configs sees the rest; one replica in sync then counts as enough.
+        found = {name: self._min_isr.get(name, 1) for name in names}
+        with contextlib.suppress(*_EXPECTED):
+            async with asyncio.timeout(SLOW_ANSWER_S):
+                found |= await self._admin.configs.min_insync_replicas(names)
         if found != self._min_isr:
             changed = {name for name in found if found[name] != self._min_isr.get(name)}
             self._min_isr = found

@@ -124,6 +124,7 @@ def broker_rows(
     rows: Mapping[Partition, Mapping[str, Any]],
     versions: Mapping[int, str],
     disks: Mapping[int, Disk],
+    foreign_sizes: Mapping[tuple[int, Partition], int],
 ) -> list[dict[str, Any]]:
     leads: Counter[int] = Counter()
     in_sync: Counter[int] = Counter()
@@ -136,6 +137,8 @@ def broker_rows(
     for partition in cluster.partitions:
         for broker, report in partition.reports.items():
             used[broker] += report.size_bytes
+    for (broker, _), size_bytes in foreign_sizes.items():
+        used[broker] += size_bytes
     found = []
     for broker in sorted({*nodes, *held}):
         node, disk = nodes.get(broker), disks.get(broker, Disk())

@@ -49,7 +49,11 @@ async def stream(
                     {next_, closing}, timeout=heartbeat_s, return_when=asyncio.FIRST_COMPLETED
                 )
                 if next_ in done:
-                    yield f"data: {next_.result().text}\n\n"
+                    try:
+                        message = next_.result()
+                    except StopAsyncIteration:
+                        return
+                    yield f"data: {message.text}\n\n"
                     next_ = None
                 elif not done:
                     yield ": still here\n\n"
