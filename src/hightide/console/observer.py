@@ -1,7 +1,7 @@
 """The one task that looks at the cluster, for all browsers.
 
     every second          everything; what has not changed is skipped            → overview
-    20 times a second     the topics that somebody watches                       → topic frames
+    20 times a second     the topics that a browser shows                         → topic frames
     every half second     events of all brokers                                  → events
     every ten seconds     disks, min.insync.replicas
 
@@ -137,7 +137,7 @@ class Observer:
         await self.stop()
 
     def connect(self) -> Admin:
-        """A client with connections of its own; whoever asks for it closes it."""
+        """A client with connections of its own; the caller closes it."""
         return Admin(
             self.bootstrap,
             client_id="hightide-console",

@@ -162,8 +162,8 @@ def test_a_planned_election_has_no_loss_to_detect():
 
 
 def test_without_events_a_failover_is_what_the_looks_saw():
-    nobody = frame(DEAD, replica(2), leader=-1)
-    frames = [FRAMES[0], TimedFrame(2_000, nobody), FRAMES[2]]
+    without = frame(DEAD, replica(2), leader=-1)
+    frames = [FRAMES[0], TimedFrame(2_000, without), FRAMES[2]]
     (found,) = timeline(frames, []).failovers()
     assert (found["from"], found["to"], found["leaderless_ms"]) == (1, 2, 3_150)
     assert [phase["name"] for phase in found["phases"]] == ["detected", "elected"]

@@ -1,8 +1,8 @@
 """What happened to a partition: ribbons, failovers by phase, and truncations.
 
 Frames say what a look saw, and events say when and why it happened: a failover is shorter than the
-time between two looks.  Event times are of the brokers' clocks, and frame times of the clock of
-whoever looked; on different machines they differ as much as the clocks do.
+time between two looks.  Event times are of the brokers' clocks, and frame times of the
+observer's clock; on different machines they differ as much as the clocks do.
 
 Events are JSON values, as `hightide events -o json` prints them.
 """
