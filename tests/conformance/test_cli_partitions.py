@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
+import sys
+import termios
 import time
 from dataclasses import dataclass
 
 import pytest
 
 from hightide.__main__ import main
+from hightide.process import environment
 from tests.support.eventually import eventually
-from tests.support.processes import hightide
+from tests.support.processes import hightide, start
 
 MEGABYTE = 1_000_000
 
@@ -163,6 +167,47 @@ def test_watching_shows_a_failover_and_a_broker_that_is_silent(three):
         child.send_signal(signal.SIGINT)
         _, errors = child.communicate(timeout=30)
         assert (child.returncode, errors) == (0, b"")
+
+
+@pytest.mark.parametrize("has_colours", [True, False])
+def test_a_terminal_gets_the_picture_in_its_size_and_its_screen_back(three, has_colours):
+    topic = three.place_topic({0: [1, 2, 3]})
+    ours, theirs = os.openpty()
+    variables = {"HIGHTIDE_BOOTSTRAP": f"127.0.0.1:{three.port(1)}", "TERM": "xterm-256color"}
+    if not has_colours:
+        variables["NO_COLOR"] = "1"
+    termios.tcsetwinsize(theirs, (30, 80))
+    command = [sys.executable, "-m", "hightide", "partition", "show", f"{topic}/0", "--watch"]
+    inherited = {
+        name: value
+        for name, value in environment().items()
+        if name not in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")
+    }
+    child = start(command, env=inherited | variables, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    seen = b""
+
+    def is_seen(text):
+        nonlocal seen
+        while text.encode() not in seen:
+            seen += os.read(ours, 65536)
+
+    try:
+        is_seen("leads")
+        shown = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", seen).decode(errors="ignore")
+        assert max(len(line) for line in shown.split("\r\n")) <= 80
+        assert (b"\x1b[32m" in seen) == has_colours
+        termios.tcsetwinsize(ours, (40, 101))
+        is_seen(" " * 81)
+        child.send_signal(signal.SIGTERM)
+        is_seen("\x1b[?1049l")
+        assert b"\x1b[?1049h" in seen
+        assert b"\x1b[?25h" in seen
+        assert child.wait(30) == 128 + signal.SIGTERM
+    finally:
+        child.kill()
+        child.wait()
+        os.close(ours)
 
 
 def test_watching_goes_on_while_the_cluster_is_away(three):

@@ -2,7 +2,7 @@
 
     looks ───▶ partitions ─┬▶ history: the states of the last minute
     events ────────────────┼▶ View ──▶ the terminal, several times a second
-    min ISR ───────────────┘         └▶ a pipe: the same as plain text, or the JSON of each look
+    min ISR, ELR ──────────┘         └▶ a pipe: the same as plain text, or the JSON of each look
 
 Looks, events and the picture have a task each, so that the picture goes on whatever is silent.
 """
@@ -51,7 +51,7 @@ PIPE_INTERVAL_S = 1.0
 LONGEST_DRAW_S = 0.25
 """The picture is drawn so often even if looks are rarer: the terminal may have a new size."""
 EVENTS_S = 0.5
-MIN_ISR_S = 5.0
+SLOWLY_S = 5.0
 ANSWER_S = 1.0
 CONNECT_S = 1.5
 KEPT_EVENTS = 200
@@ -129,8 +129,8 @@ class _Watch:
         is_terminal = output is Output.TABLE and render.is_interactive()
         if interval_s is None:
             interval_s = TERMINAL_INTERVAL_S if is_terminal else PIPE_INTERVAL_S
-        await self._read_min_isr()
-        self._tasks.add(asyncio.create_task(self._keep_min_isr()))
+        await self._read_slowly()
+        self._tasks.add(asyncio.create_task(self._keep_reading()))
         try:
             if output is Output.JSON:
                 await self._print_json(interval_s)
@@ -183,17 +183,27 @@ class _Watch:
             await self._look()
             await asyncio.sleep(max(0.01, interval_s - (loop.time() - began)))
 
-    async def _read_min_isr(self) -> None:
+    async def _read_slowly(self) -> None:
+        """Read what changes rarely: min ISR, and the ELRs for partitions without any report."""
         try:
             async with asyncio.timeout(ANSWER_S):
                 self._min_isr |= await self._other.configs.min_insync_replicas(self._topics)
+                eligible = await self._other.replicas.eligible(self._topics)
         except _EXPECTED:
             return
+        if eligible != self._looks.eligible:
+            self._looks.eligible = eligible
+            self._looks.touch(eligible)
 
-    async def _keep_min_isr(self) -> None:
+    async def _keep_reading(self) -> None:
+        loop = asyncio.get_running_loop()
+        read_s = loop.time()
         while True:
-            await asyncio.sleep(MIN_ISR_S if self._min_isr else ANSWER_S)
-            await self._read_min_isr()
+            await asyncio.sleep(ANSWER_S)
+            is_urgent = not self._min_isr or any(one.is_offline for one in self._partitions)
+            if is_urgent or loop.time() - read_s > SLOWLY_S:
+                await self._read_slowly()
+                read_s = loop.time()
 
     async def _follow_events(self) -> None:
         wanted = (
@@ -359,7 +369,7 @@ class _Watch:
         )
 
     def _is_local(self, now_ms: int) -> bool:
-        if now_ms - self._local[0] > MIN_ISR_S * 1000:
+        if now_ms - self._local[0] > SLOWLY_S * 1000:
             self._local = now_ms, next_step.is_local(self._bootstrap)
         return self._local[1]
 
