@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 from tests.console.browsing import NARROW, WIDE, Tab, violations
 from tests.console.conftest import OpenTab
@@ -77,10 +77,7 @@ def test_the_navigation_works_by_keyboard(tab: Tab) -> None:
             break
     assert [name for name in names if name not in reached] == []
     page.keyboard.press("Enter")
-    page.wait_for_function(
-        "name => document.querySelector('nav.pages [aria-current]')?.innerText === name",
-        arg=names[-1],
-    )
+    expect(page.locator("nav.pages [aria-current]")).to_have_text(names[-1])
     # The next Tab starts in the page, not at the top again.
     assert page.evaluate("document.activeElement.id") == "main"
 

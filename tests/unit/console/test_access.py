@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
 
 from hightide.console.access import POLICY, Access, is_loopback, is_same_origin
 from hightide.console.logins import FREE_TRIES, Logins
+from hightide.console.pages import page_routes
 from hightide.console.password import hash_of
 from tests.unit.console.quiet_console import ORIGIN, browser, token
 
@@ -209,3 +212,12 @@ def test_a_file_that_has_not_changed_is_not_sent_again():
         assert first.headers["cache-control"] == "no-cache"
         again = client.get("/static/js/app.js", headers={"If-None-Match": first.headers["etag"]})
         assert (again.status_code, again.content) == (304, b"")
+
+
+def test_without_the_libraries_a_plain_page_says_what_is_missing(tmp_path):
+    app = Starlette(routes=page_routes(tmp_path))
+    with TestClient(app) as client:
+        page = client.get("/t/orders")
+        assert page.status_code == 503
+        assert "npm" in page.text
+        assert "<script" not in page.text

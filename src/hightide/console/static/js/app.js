@@ -2,6 +2,7 @@
 
 import { html, render, useEffect, useErrorBoundary, useRef, useState } from "./lib.js";
 import { dark, toggleTheme } from "./appearance.js";
+import { Banner } from "./banner.js";
 import { post } from "./api.js";
 import { pages } from "./pages.js";
 import { Badge, Button, Command, Failed, Field, Loading, Mark, Notice } from "./parts.js";
@@ -58,7 +59,13 @@ function Navigation() {
   const here = path.value;
   const isHere = (page) => (page.path === "/" ? here === "/" : here === page.path || here.startsWith(`${page.path}/`));
   const shown = pages.filter((page) => page.nav && (!page.when || page.when(session.value)));
-  return html`<nav class="pages" aria-label="Pages">
+  const bar = useRef(null);
+  useEffect(() => {
+    // On a narrow screen the bar scrolls: the current page is in view.
+    const current = bar.current.querySelector("[aria-current]");
+    if (current) bar.current.scrollLeft = current.offsetLeft - (bar.current.clientWidth - current.offsetWidth) / 2;
+  }, [here]);
+  return html`<nav class="pages" aria-label="Pages" ref=${bar}>
     ${shown.map((page) => html`<${Link} key=${page.path} to=${page.path} aria-current=${isHere(page) ? "page" : undefined}>${page.nav}</${Link}>`)}
   </nav>`;
 }
@@ -152,6 +159,7 @@ function App() {
     <a class="skip" href="#main" onClick=${(click) => (click.preventDefault(), main.current.focus())}>Skip to the page</a>
     <${Header} />
     ${session.value && !session.value.login && html`<${Navigation} />`}
+    ${session.value && !session.value.login && html`<${Banner} />`}
     <main id="main" tabindex="-1" ref=${main}><${Content} /></main>`;
 }
 
