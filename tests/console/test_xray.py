@@ -15,6 +15,7 @@ from hightide.client.xray.page import page
 from hightide.console.observer import Observer
 from hightide.console.probe import Probe
 from hightide.testing import Cluster
+from hightide.testing.report import xray_files
 from hightide.wire.batch import build
 from hightide.wire.messages.produce import (
     PartitionProduceData,
@@ -58,8 +59,15 @@ def cluster():
         yield started
 
 
-def test_a_failover_has_its_phases_and_the_old_leader_cuts_what_was_not_committed(cluster):
+def test_a_failover_has_its_phases_and_the_old_leader_cuts_what_was_not_committed(
+    cluster, tmp_path
+):
     asyncio.run(failover(cluster))
+    (path,) = xray_files(cluster, tmp_path)
+    text = path.read_text()
+    assert path.name == "xray-orders-0.html"
+    assert "Epoch 0 → 1" in text
+    assert "first write" in text
 
 
 async def failover(cluster: Cluster) -> None:

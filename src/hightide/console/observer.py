@@ -18,19 +18,17 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
 from hightide.client.admin import Admin
 from hightide.client.broker_connection import ConnectionFailed
 from hightide.client.model.cluster import Partition
-from hightide.client.model.events import BrokerEvent
 from hightide.client.model.replicas import PartitionReplicas, ReplicasDescription
 from hightide.client.security import PLAINTEXT, Security
 from hightide.client.xray.frames import PartitionFrame, foreign_frame, frame_of
 from hightide.client.xray.looks import Looks
-from hightide.client.xray.timeline import Timeline
+from hightide.client.xray.timeline import Timeline, event_json
 from hightide.console import summary
 from hightide.console.foreign import ForeignLooks
 from hightide.console.history import History
@@ -438,23 +436,6 @@ class Observer:
                 self._disks[broker] = summary.Disk(
                     sum(totals) if totals else None, sum(free) if free else None
                 )
-
-
-def event_json(event: BrokerEvent) -> dict[str, Any]:
-    """An event as `hightide events -o json` prints it."""
-    at = datetime.fromtimestamp(event.time_ms / 1000).astimezone()
-    return {
-        "time": at.isoformat(timespec="milliseconds"),
-        "time_ms": event.time_ms,
-        "monotonic_ms": event.monotonic_ms,
-        "broker_id": event.broker,
-        "start_id": event.start_id,
-        "sequence": event.sequence,
-        "kind": event.kind,
-        "level": event.severity.name,
-        "message": event.text,
-        "data": dict(event.data),
-    }
 
 
 def _now_ms() -> int:

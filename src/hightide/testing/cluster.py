@@ -30,6 +30,7 @@ from hightide.settings.secrets import is_secret, variable_of
 if TYPE_CHECKING:
     from hightide.client.admin import Admin
     from hightide.client.model.events import BrokerEvent, EventFilter, FoundEvents
+    from hightide.client.model.replicas import ReplicasDescription
 
 __all__ = ["Cluster", "free_port"]
 
@@ -327,6 +328,23 @@ class Cluster:
         from hightide.testing.report import event_ends
 
         return event_ends(self, count)
+
+    def xray_ends(self) -> str:
+        """Files with X-rays of changed partitions, for the report of a failed test."""
+        from hightide.testing.report import xray_ends
+
+        return xray_ends(self)
+
+    def replicas(self) -> tuple[ReplicasDescription, Mapping[str, int]]:
+        """All replicas, as the brokers that answer describe them, and the topics' min ISR."""
+
+        async def ask(admin: Admin) -> tuple[ReplicasDescription, Mapping[str, int]]:
+            async with asyncio.timeout(EVENTS_S):
+                found = await admin.replicas.describe()
+                names = sorted({partition.topic for partition in found.partitions})
+                return found, await admin.configs.min_insync_replicas(names)
+
+        return self._ask(ask)
 
     def data(self, broker_id: int = 1) -> Path:
         """The broker's log directory."""

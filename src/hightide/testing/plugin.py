@@ -12,7 +12,8 @@ pytest settings.  Settings of the broker are in `hightide_settings`, one per lin
 `hightide_cluster` is a cluster of three brokers with these settings, always for the session.
 
 The report of a test that fails with one of them ends with the last log lines of each broker, and
-with the last events of all brokers in the order of time.
+with the last events of all brokers in the order of time.  If a leader or an ISR has changed, it
+names files with the X-rays of these partitions, which open in a browser.
 
 Nothing is imported before a fixture is used, so the plugin costs other test suites nothing.
 """
@@ -26,6 +27,12 @@ import pytest
 
 if TYPE_CHECKING:
     from hightide.testing.cluster import Cluster
+
+_SECTIONS = (
+    ("the ends of the logs", "log_ends"),
+    ("the events", "event_ends"),
+    ("X-rays", "xray_ends"),
+)
 
 Scope = Literal["session", "package", "module", "class", "function"]
 
@@ -66,10 +73,10 @@ def pytest_runtest_makereport(
     if report.failed:
         used: dict[str, object] = getattr(item, "funcargs", {})
         for name in ("hightide", "hightide_cluster"):
-            for what, text in (("the ends of the logs", "log_ends"), ("the events", "event_ends")):
+            for what, text in _SECTIONS:
                 ends = getattr(used.get(name), text, None)
-                if ends is not None:
-                    report.sections.append((f"{name}: {what}", ends()))
+                if ends is not None and (found := ends()):
+                    report.sections.append((f"{name}: {what}", found))
     return report
 
 

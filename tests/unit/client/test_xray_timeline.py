@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from hightide.client.xray.frames import Hold, TimedFrame
 from hightide.client.xray.page import page
+from hightide.client.xray.replay import replayed
 from hightide.client.xray.timeline import Timeline
 from tests.unit.client.xray_frames import frame, replica
 
@@ -200,6 +201,22 @@ def test_a_range_has_only_what_happened_in_it():
     assert len(found["failovers"]) == 1
     assert timeline().to_json(0, 800)["failovers"] == []
     json.dumps(found, allow_nan=False)
+
+
+def test_events_alone_tell_who_led_and_who_was_in_sync():
+    found = replayed(EVENTS, frame())
+    assert [one.time_ms for one in found] == [900, 5_090, 5_100, 8_990, 9_390]
+    ribbons = {one["broker"]: one["spans"] for one in timeline(found).ribbons(0, 10_000)}
+    assert [(span["state"], span["to_ms"]) for span in ribbons[1]] == [
+        ("leads", 5_090),
+        ("gone", 8_990),
+        ("out", 9_390),
+        ("in_sync", 10_000),
+    ]
+    assert [span["state"] for span in ribbons[2]] == ["in_sync", "leads"]
+    offline = about(9_500, "partition_offline", last_leader=2, elr=[2], why="gone")
+    last = replayed([*EVENTS, offline], frame())[-1].frame
+    assert (last.leader, last.isr, last.held_why) == (-1, (), "There is no leader.")
 
 
 def test_the_page_has_everything_in_one_file_and_escapes_what_the_cluster_says():

@@ -10,8 +10,10 @@ Events are JSON values, as `hightide events -o json` prints them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
+from hightide.client.model.events import BrokerEvent
 from hightide.client.xray.frames import PartitionFrame, ReplicaFrame, TimedFrame
 from hightide.core.partition.state import NO_BROKER
 
@@ -294,6 +296,23 @@ class Timeline:
             if to_ms - BEFORE_MS <= event["time_ms"] <= to_ms and (fits is None or fits(event)):
                 return event
         return None
+
+
+def event_json(event: BrokerEvent) -> dict[str, Any]:
+    """An event as `hightide events -o json` prints it."""
+    at = datetime.fromtimestamp(event.time_ms / 1000).astimezone()
+    return {
+        "time": at.isoformat(timespec="milliseconds"),
+        "time_ms": event.time_ms,
+        "monotonic_ms": event.monotonic_ms,
+        "broker_id": event.broker,
+        "start_id": event.start_id,
+        "sequence": event.sequence,
+        "kind": event.kind,
+        "level": event.severity.name,
+        "message": event.text,
+        "data": dict(event.data),
+    }
 
 
 def state(replica: ReplicaFrame, frame: PartitionFrame) -> str:
