@@ -126,6 +126,9 @@ class Router:
         # Concurrent callers wait for the connection that is being opened.
         self._opening: dict[tuple[str, int], asyncio.Lock] = {}
         self._coordinators: dict[tuple[CoordinatorKind, str], int] = {}
+        # Brokers that have answered a request of Hightide's own, and those that do not know any.
+        self._is_hightide: set[int] = set()
+        self._foreign: set[int] = set()
         self.timeout_ms = timeout_ms
         self.controller_id = -1
         self.nodes: dict[int, Node] = {}
@@ -390,6 +393,33 @@ class Router:
         if silent and not answers:
             raise next(iter(silent.values()))
         return Answers(answers, {broker: str(error) for broker, error in silent.items()})
+
+    async def ask_hightide(
+        self, broker: int, ask: Callable[[Connection], Awaitable[T]]
+    ) -> T | None:
+        """Send a request that only Hightide's brokers know; None if the broker is of another make.
+
+        Other brokers close the connection on it, which also fails whatever else is under way there.
+        So each is asked twice, since a broker that restarts closes its connections too, and then
+        never again.
+        """
+        if broker in self._foreign:
+            return None
+        try:
+            answer = await ask(await self.broker(broker))
+        except ConnectionFailed:
+            # A broker that has died cannot be reached, and raises here.
+            connection = await self.broker(broker)
+            try:
+                answer = await ask(connection)
+            except ConnectionFailed:
+                await self.broker(broker)
+                if broker in self._is_hightide:
+                    raise
+                self._foreign.add(broker)
+                return None
+        self._is_hightide.add(broker)
+        return answer
 
     async def _ask_one(
         self, broker: int, ask: Callable[[Connection], Awaitable[T]]

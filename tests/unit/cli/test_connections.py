@@ -94,6 +94,19 @@ def test_the_table_is_for_people_and_a_name_forges_no_line(run) -> None:
     assert "librdkafka" in row
 
 
+def test_a_broker_that_closes_its_connections_once_is_asked_again(run) -> None:
+    answer, closed = pages(connection(1)), []
+
+    def restarting(request):
+        if not closed:
+            closed.append(request)
+            raise ConnectionError
+        return answer(request)
+
+    code, out, err = run(restarting)
+    assert (code, len(out.splitlines()), err) == (0, 2, "")
+
+
 def test_a_broker_of_another_make_is_named(run) -> None:
     code, out, err = run(pages(connection(1)), None)
     assert code == 0

@@ -79,21 +79,18 @@ class ClusterAdmin:
         DescribeConnections is Hightide's own request.
         """
 
-        async def ask(connection: Connection) -> DescribeConnectionsResponse | None:
+        async def pages(connection: Connection) -> DescribeConnectionsResponse:
             broker = self._router.broker_of(connection)
-            try:
-                answer = await self._page(connection, broker, 0, limit)
-            except ConnectionFailed:
-                # Other brokers close the connection on a request that they do not know.  A broker
-                # that has died cannot be reached, and raises here.
-                await self._router.broker(broker)
-                return None
-            page = answer
+            answer = page = await self._page(connection, broker, 0, limit)
             while page.has_more and page.connections and len(answer.connections) < limit:
                 last = page.connections[-1].number
                 page = await self._page(connection, broker, last, limit - len(answer.connections))
                 answer.connections += page.connections
             return answer
+
+        async def ask(connection: Connection) -> DescribeConnectionsResponse | None:
+            broker = self._router.broker_of(connection)
+            return await self._router.ask_hightide(broker, pages)
 
         heard = await self._router.ask_every_broker(ask)
         open_connections: dict[int, int] = {}

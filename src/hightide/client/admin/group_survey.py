@@ -39,7 +39,7 @@ from hightide.client.model.groups import (
 )
 from hightide.wire.errors import KafkaError
 from hightide.wire.messages.consumer_groups import ConsumerGroupDescribeRequest
-from hightide.wire.messages.group_status import GroupStatus, GroupStatusRequest
+from hightide.wire.messages.group_status import GroupStatus, GroupStatusRequest, GroupStatusResponse
 from hightide.wire.messages.groups import DescribeGroupsRequest
 from hightide.wire.messages.offsets import OffsetFetchRequest, OffsetFetchRequestGroup
 from hightide.wire.types import api_of
@@ -76,8 +76,6 @@ class GroupSurvey:
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
         self._timestamps: dict[_Place, int] = {}
-        self._foreign: set[int] = set()
-        """Brokers without GroupStatus: they are not Hightide's."""
 
     async def look(self) -> Surveyed:
         """Find the lag of all groups."""
@@ -189,16 +187,15 @@ class GroupSurvey:
 
     async def _statuses(self, broker: int, names: list[str]) -> dict[str, GroupStatus]:
         """What only Hightide's coordinators know; nothing of others."""
-        if broker in self._foreign:
-            return {}
-        connection = await self._admin.router.broker(broker)
-        try:
-            answer = await connection.send(GroupStatusRequest(group_ids=names), version=0)
-        except ConnectionFailed:
-            # Other brokers close the connection on a request that they do not know.  A broker that
-            # has died cannot be reached, and raises here.
-            await self._admin.router.broker(broker)
-            self._foreign.add(broker)
+
+        async def send(connection: Connection) -> GroupStatusResponse:
+            answer: GroupStatusResponse = await connection.send(
+                GroupStatusRequest(group_ids=names), version=0
+            )
+            return answer
+
+        answer = await self._admin.router.ask_hightide(broker, send)
+        if answer is None:
             return {}
         return {group.group_id: group for group in answer.groups if not group.error_code}
 

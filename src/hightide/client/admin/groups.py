@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from hightide.client.admin.records import RecordAdmin
-from hightide.client.broker_connection import Connection, ConnectionFailed, check
+from hightide.client.broker_connection import Connection, check
 from hightide.client.model.cluster import Partition, by_topic
 from hightide.client.model.groups import (
     CONSUMER,
@@ -35,7 +35,7 @@ from hightide.wire.messages.consumer_groups import (
     DescribedAssignment,
     DescribedConsumerGroup,
 )
-from hightide.wire.messages.group_status import GroupStatus, GroupStatusRequest
+from hightide.wire.messages.group_status import GroupStatus, GroupStatusRequest, GroupStatusResponse
 from hightide.wire.messages.groups import (
     DeleteGroupsRequest,
     DescribedGroup,
@@ -69,8 +69,6 @@ class GroupAdmin:
         self._router = router
         self._records = records
         self._timeout_ms = router.timeout_ms
-        self._foreign: set[int] = set()
-        """Brokers that closed the connection on GroupStatus: they are not Hightide's."""
 
     # -- list and describe -----------------------------------------------------------------
 
@@ -152,23 +150,22 @@ class GroupAdmin:
         """What only Hightide's coordinators know; None if the group does not exist, or the
         coordinator is not Hightide's."""
 
+        async def send(connection: Connection) -> GroupStatusResponse:
+            answer: GroupStatusResponse = await connection.send(
+                GroupStatusRequest(group_ids=[group_id]), version=0
+            )
+            return answer
+
         async def ask(connection: Connection) -> GroupStatus | None:
             broker = self._router.broker_of(connection)
-            if broker in self._foreign:
-                return None
-            try:
-                answer = await connection.send(GroupStatusRequest(group_ids=[group_id]), version=0)
-            except ConnectionFailed:
-                # Other brokers close the connection on a request that they do not know.  A broker
-                # that has died cannot be reached, and raises here.
-                await self._router.broker(broker)
-                self._foreign.add(broker)
+            answer = await self._router.ask_hightide(broker, send)
+            if answer is None:
                 return None
             (found,) = answer.groups
             if found.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
                 return None
             check(found.error_code, found.error_message, about=group_id)
-            return found  # type: ignore[no-any-return]
+            return found
 
         return await self._router.ask_coordinator(CoordinatorKind.GROUP, group_id, ask)
 
