@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from hightide.process import environment
 from hightide.testing import Cluster
-from tests.console.browsing import console
+from tests.console.browsing import Tab, console
 from tests.console.browsing import tab as opened
 from tests.console.conftest import OpenTab
 
@@ -110,9 +110,7 @@ def test_live_frames_shift_nothing(page: Page, cluster: Cluster) -> None:
     page.evaluate(SHIFTS)
     before = page.locator(".xb-line-hw").inner_text()
     with load(cluster):
-        page.wait_for_function(
-            "before => document.querySelector('.xb-line-hw').innerText !== before", arg=before
-        )
+        expect(page.locator(".xb-line-hw")).not_to_have_text(before, use_inner_text=True)
         page.wait_for_timeout(2000)
     assert page.evaluate("window.shifted") < 0.001, set(page.evaluate("window.shiftedBy"))
 
@@ -126,7 +124,8 @@ def test_the_other_partitions_are_a_click_away(page: Page) -> None:
     expect(page.locator(".xb-row")).to_have_count(3)
 
 
-def test_a_partition_that_is_not_there_says_so(page: Page) -> None:
+def test_a_partition_that_is_not_there_says_so(page: Page, tab: Tab) -> None:
+    tab.expected = ("404 (Not Found)",)
     page.goto("/x/orders/77")
     expect(page.locator("main")).to_contain_text("There is no partition orders/77.")
 
@@ -136,9 +135,7 @@ def test_the_scrubber_shows_the_past(page: Page, cluster: Cluster) -> None:
     expect(page.locator(".xr-span").first).to_be_visible()
     before = page.locator(".xb-line-hw").inner_text()
     write(cluster, 50)
-    page.wait_for_function(
-        "before => document.querySelector('.xb-line-hw').innerText !== before", arg=before
-    )
+    expect(page.locator(".xb-line-hw")).not_to_have_text(before, use_inner_text=True)
     page.get_by_role("slider").focus()
     page.keyboard.press("PageDown")
     expect(page.locator(".xp-past")).to_be_visible()
