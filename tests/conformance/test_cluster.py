@@ -365,6 +365,7 @@ def test_the_report_of_a_failed_test_has_the_ends_of_the_logs_and_the_events(
     assert "listens on 127.0.0.1" in text
     assert text.count("hightide: the events") == 1
     assert "INFO    [broker 1] controller_elected: this broker is the controller" in text
+    assert "X-rays" not in text, "no leader has changed"
 
 
 def test_the_pytest_fixture_of_a_cluster_has_three_brokers(pytester, inner_pytest):

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from hightide.client.admin import Admin
+from hightide.client.admin.events import MOST_EVENTS
 from hightide.client.broker_connection import ConnectionFailed
 from hightide.client.model.cluster import Partition
 from hightide.client.model.replicas import PartitionReplicas, ReplicasDescription
@@ -391,12 +392,12 @@ class Observer:
             nonlocal is_first
             if self._looks.foreign:
                 return
-            found = await (reader.newest(FIRST_EVENTS) if is_first else reader.newer())
-            is_first = False
+            found = await (reader.newest(MOST_EVENTS) if is_first else reader.newer())
+            was_first, is_first = is_first, False
             events = [event_json(event) for event in found.events]
             if events:
                 self.events += events
-                self._subscribers.publish_events(events)
+                self._subscribers.publish_events(events[-FIRST_EVENTS:] if was_first else events)
 
         return read
 

@@ -29,6 +29,8 @@ _STATES = {
 
 def page(timeline: Timeline, from_ms: int, to_ms: int, cluster: Mapping[str, Any]) -> str:
     """`cluster` has what is known besides: title, cluster_id, sentence, brokers, is_foreign."""
+    if timeline.frames:
+        from_ms = max(from_ms, min(timeline.frames[0].time_ms, to_ms - 1))
     found = timeline.to_json(from_ms, to_ms)
     name = f"{timeline.topic}/{timeline.partition}"
     sentence = cluster.get("sentence") or {}
@@ -85,16 +87,21 @@ def ribbons_svg(
                 f"<rect x={left} y={top} width={max(0.5, round(right - left, 2))} height=18"
                 f" fill='{fill}' class='{span['state']}'><title>{_text(title)}</title></rect>"
             )
-    height = len(ribbons) * _ROW + 24
+    height = len(ribbons) * _ROW + 40
     for one in failovers:
         for phase in one["phases"]:
             if phase["name"] == "elected" and from_ms <= phase["time_ms"] <= to_ms:
                 left = place(phase["time_ms"])
                 rows.append(
-                    f"<line x1={left} x2={left} y1=0 y2={height - 20} class=mark />"
-                    f"<text x={left} y={height - 6} class=epoch>▲ epoch {int(one['epoch_to'])}"
+                    f"<line x1={left} x2={left} y1=0 y2={height - 34} class=mark />"
+                    f"<text x={left} y={height - 22} class=epoch>▲ epoch {int(one['epoch_to'])}"
                     "</text>"
                 )
+    for time_ms, anchor in ((from_ms, "start"), (to_ms, "end")):
+        rows.append(
+            f"<text x={place(time_ms)} y={height - 6} text-anchor={anchor} class=epoch>"
+            f"{_time(time_ms)}</text>"
+        )
     legend = "".join(
         f"<li><svg width=14 height=14><rect width=14 height=14 fill='{fill}' class='{state}'/>"
         f"</svg> {_text(label)}</li>"
@@ -194,7 +201,7 @@ rect.gone{stroke:#9ca3af;stroke-dasharray:3}.mark{stroke:#dc2626}.epoch{font-siz
 .about{color:#6b7280;margin:.2rem 0}.sentence{padding:.5rem .8rem;border-left:4px solid #16a34a}
 .sentence.warn{border-color:#d97706}.sentence.bad,.sentence.off{border-color:#dc2626}
 table{border-collapse:collapse;font-size:.85rem}td{padding:.15rem .7rem .15rem 0;vertical-align:top}
-td:first-child{font-variant-numeric:tabular-nums;white-space:nowrap}
+td:not(:last-child){white-space:nowrap}td:first-child{font-variant-numeric:tabular-nums}
 .scroll{overflow-x:auto;max-height:28rem}tr.warning td:nth-child(2){color:#b45309}
 tr.error td:nth-child(2){color:#dc2626}#slider{width:min(40rem,60vw);vertical-align:middle}
 .row{display:grid;grid-template-columns:10rem 1fr 14rem;gap:.6rem;align-items:center;margin:.2rem 0}
@@ -202,7 +209,8 @@ tr.error td:nth-child(2){color:#dc2626}#slider{width:min(40rem,60vw);vertical-al
 .bar i{position:absolute;inset:0 auto 0 0;width:0}
 .bar .open{background:#f59e0b}.bar .done{background:#2563eb}.bar .hw{width:2px;background:#dc2626}
 .num{font-variant-numeric:tabular-nums;font-size:.85rem}
-@media(max-width:600px){.row{grid-template-columns:1fr}}
+@media(max-width:600px){.row{grid-template-columns:1fr}td,td:not(:last-child){display:block;
+white-space:normal;padding:0}tr{display:block;padding:.3rem 0;border-bottom:1px solid #8884}}
 """
 
 _SCRIPT = """
