@@ -47,6 +47,25 @@ def console(
             "--pipelines", metavar="DIR", help="The folder in which pipelines keep their state."
         ),
     ] = None,
+    banner_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--banner-file",
+            metavar="FILE",
+            help="A sentence for the top of every page, that another process writes: JSON,"
+            ' {"text": …, "level": "ok", "warn", "bad" or "off"}.',
+        ),
+    ] = None,
+    schema_registry: Annotated[
+        str | None,
+        typer.Option(
+            "--schema-registry",
+            metavar="URL",
+            envvar="HIGHTIDE_SCHEMA_REGISTRY",
+            help="The registry of the Avro schemas of messages; a URL with a password belongs into"
+            " the variable.",
+        ),
+    ] = None,
     title: Annotated[str, typer.Option("--title", help="A name for the cluster.")] = "",
 ) -> None:
     """Serve the console of a cluster, until Ctrl-C.
@@ -60,11 +79,18 @@ def console(
         wrong_usage(str(error))
     words = ["--bootstrap", bootstrap, "--host", host, "--port", str(port)]
     words += ["--read-only"] * read_only + ["--set-password"] * set_password
-    for name, value in (("--password-file", password_file), ("--pipelines", pipelines)):
+    files = {
+        "--password-file": password_file,
+        "--pipelines": pipelines,
+        "--banner-file": banner_file,
+    }
+    for name, value in files.items():
         words += [] if value is None else [name, str(value)]
     words += ["--title", title] if title else []
     for name in allow_host or ():
         words += ["--allow-host", name]
+    if schema_registry:
+        os.environ["HIGHTIDE_SCHEMA_REGISTRY"] = schema_registry
     # The console takes the place of this process: the command line never loads it.
     command = [sys.executable, "-P", "-m", "hightide.console", *words]
     os.execve(sys.executable, command, process.environment("hightide"))

@@ -36,6 +36,10 @@ class Options:
     """Addresses of the brokers' metrics, of a local `up`."""
     is_child: bool = False
     """Whether `hightide up` has started it, whose brokers it may act on."""
+    banner_file: Path | None = None
+    """A sentence that another process writes for the top of every page."""
+    schema_registry: str = field(default="", repr=False)
+    """The URL of the registry of Avro schemas; it may hold a password."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,12 +29,16 @@ from hightide.console import password
 from hightide.console.access import is_loopback
 from hightide.console.app import create_app
 from hightide.console.context import DEFAULT_PORT, Console, Options, Owner
+from hightide.console.messages.decoders import check_registry
 from hightide.console.observer import Observer
 from hightide.console.password import BadPassword, Password
 
 CONNECT_MS = 3_000
 LAST_REPLIES_S = 1
 BACKLOG = 128
+REQUEST_HEAD_BYTES = 128 * 1024
+"""A page sends the schema that it decodes values with in its address."""
+SCHEMA_REGISTRY = "HIGHTIDE_SCHEMA_REGISTRY"
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +61,7 @@ def parser() -> argparse.ArgumentParser:
     built.add_argument("--pipelines", type=Path, metavar="DIR")
     built.add_argument("--title", default="")
     built.add_argument("--owner", action="store_true", help="`hightide up` has started it")
+    built.add_argument("--banner-file", type=Path, metavar="FILE")
     built.add_argument("--metrics", action="append", default=[], metavar="URL")
     return built
 
@@ -75,6 +80,10 @@ def run(argv: Sequence[str]) -> int:
         given.title,
         tuple(given.metrics),
         given.owner,
+        given.banner_file,
+        # Not an option: other users of the machine see the words of a command, and a URL may hold
+        # a password.
+        os.environ.get(SCHEMA_REGISTRY, ""),
     )
     try:
         if given.set_password:
@@ -97,6 +106,11 @@ def checked(options: Options) -> Password | None:
         secret = password.read(options.password_file) if options.password_file else None
     except (ValueError, BadPassword) as error:
         raise StartRefused(f"{error}.") from None
+    if options.schema_registry:
+        try:
+            check_registry(options.schema_registry)
+        except ValueError as error:
+            raise StartRefused(str(error)) from None
     if options.password_file and password.is_open_to_others(options.password_file):
         log.warning("other users can read %s: `chmod 600` closes it", options.password_file)
     if secret is None and not is_loopback(options.host):
@@ -172,6 +186,7 @@ class Server(uvicorn.Server):
                 server_header=False,
                 ws="none",
                 http="h11",
+                h11_max_incomplete_event_size=REQUEST_HEAD_BYTES,
                 lifespan="on",
                 timeout_graceful_shutdown=LAST_REPLIES_S,
                 timeout_keep_alive=30,

@@ -56,6 +56,7 @@ def _of_batch(
     data: memoryview, at: int, header: batch.BatchHeader, begin: int, end: int
 ) -> Iterator[FoundRecord | DamagedBatch]:
     try:
+        batch.check(data, at, at + header.size, stored=True)
         codec = header.codec.name.lower()
         for record in batch.records(data, at):
             if begin <= record.offset < end:

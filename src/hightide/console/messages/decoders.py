@@ -28,6 +28,7 @@ PREFIX = struct.Struct(">bI")
 REGISTRY_SECONDS = 5.0
 REGISTRY_BYTES = 4 * 1024 * 1024
 MOST_SCHEMAS = 500
+WHOLE = "whole_value"
 NO_FASTAVRO = (
     "Avro needs the package fastavro, which the base install does not have:"
     " pip install fastavro, then start the console again."
@@ -52,14 +53,23 @@ def has_protobuf() -> bool:
         return False
 
 
+def check_registry(url: str) -> None:
+    """Raise BadSchema unless this is the URL of a registry; the text does not show it."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_valid = False
+    if not is_valid:
+        raise BadSchema("A schema registry has a URL http://host:port or https://host:port.")
+
+
 class Registry:
     """The writers' schemas of a schema registry, remembered by id."""
 
     def __init__(self, url: str) -> None:
-        parts = urllib.parse.urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise BadSchema("A schema registry has a URL http://host or https://host.")
-        self._parts = parts
+        check_registry(url)
+        self._parts = urllib.parse.urlsplit(url)
         self._known: dict[int, Any] = {}
 
     @property
@@ -94,7 +104,7 @@ class Registry:
             raise BadSchema(f"The schema is not Avro but {found['schemaType']}.")
         named: dict[str, Any] = {}
         self._read_references(found, named, depth=0)
-        return parse_avro(found["schema"], named)
+        return avro_schema(found["schema"], named)
 
     def _read_references(self, found: dict[str, Any], named: dict[str, Any], depth: int) -> None:
         if depth > 16:
@@ -103,7 +113,7 @@ class Registry:
             subject = urllib.parse.quote(str(reference["subject"]), safe="")
             used = self._get(f"/subjects/{subject}/versions/{reference['version']}")
             self._read_references(used, named, depth + 1)
-            parse_avro(used["schema"], named)
+            _parse_avro(used["schema"], named)
 
     def _get(self, path: str) -> dict[str, Any]:
         request = urllib.request.Request(self.address + path)
@@ -131,16 +141,26 @@ class Registry:
         return found
 
 
-def parse_avro(text: str, named: dict[str, Any] | None = None) -> Any:
-    """The Avro schema of a text of JSON."""
+def avro_schema(text: str, named: dict[str, Any] | None = None) -> Any:
+    """The schema of a record whose only field has the given schema: its bytes are the same.
+
+    Only a record of fastavro knows the named types of other schemas that it uses.
+    """
+    try:
+        schema = json.loads(text)
+    except ValueError as error:
+        raise BadSchema(f"The Avro schema is not JSON: {error}.") from None
+    whole = {"type": "record", "name": WHOLE, "fields": [{"name": WHOLE, "type": schema}]}
+    return _parse_avro(json.dumps(whole), {} if named is None else named)
+
+
+def _parse_avro(text: str, named: dict[str, Any]) -> Any:
     try:
         import fastavro
     except ImportError:
         raise BadSchema(NO_FASTAVRO) from None
     try:
-        return fastavro.parse_schema(json.loads(text), named_schemas={} if named is None else named)
-    except ValueError as error:
-        raise BadSchema(f"The Avro schema is not JSON: {error}.") from None
+        return fastavro.parse_schema(json.loads(text), named_schemas=named)
     except Exception as error:
         raise BadSchema(f"The Avro schema cannot be used: {error}.") from None
 
@@ -149,7 +169,7 @@ def avro_decoder(text: str | None, registry: Registry | None) -> Decode:
     """A decoder with a given schema, or with the registry's schema for each value."""
     if not has_avro():
         raise BadSchema(NO_FASTAVRO)
-    given = parse_avro(text) if text else None
+    given = avro_schema(text) if text else None
     if given is None and registry is None:
         raise BadSchema(
             "Avro needs a schema: paste one, or start the console with a schema registry."
@@ -177,14 +197,14 @@ def _read_avro(schema: Any, data: bytes) -> Any:
 
     stream = io.BytesIO(data)
     try:
-        found = fastavro.schemaless_reader(stream, schema, None)
+        found: Any = fastavro.schemaless_reader(stream, schema, None)
     except Exception as error:
         why = str(error) or type(error).__name__
         raise ValueError(f"The bytes do not fit the Avro schema: {why}.") from None
     if stream.tell() != len(data):
         left = len(data) - stream.tell()
         raise ValueError(f"The bytes do not fit the Avro schema: {left} bytes are left over.")
-    return plain(found)
+    return plain(found[WHOLE])
 
 
 def protobuf_decoder(descriptors: bytes, message: str) -> Decode:

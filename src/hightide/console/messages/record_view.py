@@ -10,6 +10,7 @@ replacement characters, and `"invalid": true` says so.  The page escapes every t
 from __future__ import annotations
 
 import base64
+import codecs
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -105,14 +106,13 @@ def bytes_view(data: bytes | None, form: str, shown: Shown) -> dict[str, Any]:
 
 def _text(data: bytes, shown: Shown) -> tuple[str, bool]:
     """The text of bytes and whether they are UTF-8; of large ones, only what may be shown."""
-    part = data[: shown.most_bytes + 4]
+    part = data[: shown.most_bytes]
+    decoder = codecs.getincrementaldecoder("utf-8")()
     try:
-        return part.decode(), True
-    except UnicodeDecodeError as error:
-        text = part.decode("utf-8", "replace")
-        # The cut may have hit the middle of a character.
-        cut_in_character = len(part) < len(data) and error.start >= len(part) - 3
-        return text, cut_in_character
+        # The cut may be in the middle of a character, which is left out then.
+        return decoder.decode(part, final=len(part) == len(data)), True
+    except UnicodeDecodeError:
+        return part.decode("utf-8", "replace"), False
 
 
 def _looks_like_json(text: str, *, is_whole: bool) -> bool:

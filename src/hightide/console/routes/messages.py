@@ -101,7 +101,7 @@ class MessageRoutes:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._open = 0
-        url = getattr(console.options, "schema_registry", None)
+        url = console.options.schema_registry
         self._registry = decoders.Registry(url) if url else None
 
     @property
@@ -302,7 +302,8 @@ class MessageRoutes:
                         view = await asyncio.to_thread(
                             record_view, partition, found[0].found, shown
                         )
-                        return ok({"record": view})
+                        text = await asyncio.to_thread(as_json, {"record": view})
+                        return Response(text, media_type="application/json")
         finally:
             admin.close()
         why = " ".join(scan.progress.damaged) or (
