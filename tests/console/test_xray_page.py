@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -128,6 +129,37 @@ def test_a_partition_that_is_not_there_says_so(page: Page, tab: Tab) -> None:
     tab.expected = ("404 (Not Found)",)
     page.goto("/x/orders/77")
     expect(page.locator("main")).to_contain_text("There is no partition orders/77.")
+
+
+def window(page: Page, ends: list[int], before: object = None, watermark: int = 0) -> Any:
+    """The window of the tail for replicas in sync with these log ends."""
+    return page.evaluate(
+        """async ({ends, before, watermark}) => {
+          const { nextWindow } = await import("/static/js/xray/scale.js");
+          const replicas = ends.map((end_offset) => ({end_offset, in_sync: true, start_offset: 0}));
+          return nextWindow(before, {replicas, high_watermark: watermark}, "tail");
+        }""",
+        {"ends": ends, "before": before, "watermark": watermark or min(ends)},
+    )
+
+
+def test_the_tail_stands_still_until_an_end_reaches_its_edge(page: Page) -> None:
+    page.goto(PATH)
+    first = window(page, [1000, 998, 1000])
+    assert first["start"] < 998
+    assert first["end"] > 1000
+    assert window(page, [1002, 1002, 1001], first) == first
+    later = window(page, [1100, 1099, 1100], first)
+    assert later["start"] > first["start"]
+    assert later["start"] < 1099 < later["end"]
+
+
+def test_the_tail_grows_so_that_it_holds_a_high_watermark_that_waits(page: Page) -> None:
+    page.goto(PATH)
+    narrow = window(page, [1000, 1000])
+    wide = window(page, [9000, 1000], narrow)
+    assert wide["start"] < 1000
+    assert wide["end"] > 9000
 
 
 def test_the_scrubber_shows_the_past(page: Page, cluster: Cluster) -> None:

@@ -127,7 +127,7 @@ function Now({ topic, number, frame, at, zoom, history }) {
     range.current = null;
   }, [topic, number, zoom.value]);
   const paused = at.value == null ? pausedBrokers() : [];
-  if (!partition) return html`<${Waiting} topic=${topic} number=${number} frame=${frame.value} />`;
+  if (!partition) return html`<${Waiting} />`;
   range.current = nextWindow(range.current, partition, zoom.value);
   const minIsr = partition.min_isr ?? frame.value?.min_isr;
   const foreign = Boolean(overview.value?.is_foreign);
@@ -137,7 +137,7 @@ function Now({ topic, number, frame, at, zoom, history }) {
   return html`<${Sentence} level=${sentence.level} text=${sentence.text} next=${sentence.next && ours(sentence.next)} />
     <${Announced} text=${sentence.text} />
     ${foreign && html`<${Unknowable} />`}
-    <section class=${`panel xp-card xp-bars${at.value == null ? "" : " xp-past"}`} aria-label="Replicas">
+    <section class=${`panel xp-card xp-bars${at.value == null ? (connection.value === "live" ? "" : " xp-stale") : " xp-past"}`} aria-label="Replicas">
       <header>
         <${Facts} partition=${partition} minIsr=${minIsr} />
         <${Zoom} zoom=${zoom} />
@@ -158,15 +158,30 @@ function Unknowable() {
   </p>`;
 }
 
-function Waiting({ topic, number, frame }) {
-  const known = overview.value?.partitions.some((found) => found.topic === topic && found.partition === number);
-  const isMissing = frame ? !partitionOf(frame, number) : overview.value && !known;
-  return html`<section class="panel xp-card xp-bars xp-waiting">
-    ${isMissing
-      ? html`<p role="status">✕ There is no partition ${topic}/${number}. <${Link} to="/">See all partitions<//>.</p>
-          <${Command} text=${ours("hightide partition list")} />`
-      : html`<p role="status">${connection.value === "lost" ? "The connection is lost; the console tries again." : "The first look at the replicas is on its way."}</p>`}
+/** Why there are no bars yet, in words. */
+function waitingFor() {
+  const sentence = overview.value?.sentence;
+  if (connection.value === "lost") return "The console's server does not answer; this page tries again.";
+  if (sentence?.level === "off") return sentence.text;
+  return "The first look at the replicas is on its way.";
+}
+
+function Waiting() {
+  return html`<section class="panel xp-card xp-bars xp-waiting"><p role="status">${waitingFor()}</p></section>`;
+}
+
+function Missing({ topic, number }) {
+  return html`<section class="panel xp-card xp-waiting">
+    <p role="status">✕ There is no partition ${topic}/${number}. <${Link} to="/">See all partitions<//>.</p>
+    <p><${Command} text=${ours("hightide partition list")} /></p>
   </section>`;
+}
+
+/** Whether the cluster answers, and does not know the partition. */
+function isMissing(topic, number, shape) {
+  const look = overview.value;
+  if (shape || !look || look.sentence.level === "off") return false;
+  return !look.partitions.some((found) => found.topic === topic && found.partition === number);
 }
 
 /** The time on the right edge of the ribbons: the newest frame's, a second at a time. */
@@ -183,6 +198,7 @@ function useNow(frame) {
 
 function TimeBar({ at, range, now }) {
   const back = at.value == null ? 0 : now.value - at.value;
+  const isConnected = connection.value === "live";
   return html`<div class="xp-time">
     <div class="xp-zoom" role="group" aria-label="Time shown">
       ${RANGES.map(
@@ -200,10 +216,11 @@ function TimeBar({ at, range, now }) {
     <button
       type="button"
       class=${`xp-live${at.value == null ? " xp-live-on" : ""}`}
+      disabled=${!isConnected && at.value == null}
       aria-pressed=${at.value == null ? "true" : "false"}
       onClick=${() => (at.value = at.value == null ? now.value : null)}
     >
-      ${at.value == null ? html`<i aria-hidden="true"></i> Live` : "⏵ Back to live"}
+      ${at.value != null ? "▶ Back to live" : isConnected ? html`<i aria-hidden="true"></i> Live` : "… waits"}
     </button>
   </div>`;
 }
@@ -250,12 +267,13 @@ function OwnerOf({ number, frame, shape }) {
 
 function Events({ topic, number, level }) {
   const found = chosen(events.value, { level: level.value, topic, partition: number });
+  const empty = overview.value?.is_foreign ? "These brokers are not Hightide's: they keep no events." : undefined;
   return html`<section class="panel xp-card">
     <header>
       <h2>Events</h2>
       <${LevelFilter} level=${level.value} onLevel=${(name) => (level.value = name)} />
     </header>
-    <div class="ef-box"><${Feed} events=${found} most=${100} /></div>
+    <div class="ef-box"><${Feed} events=${found} most=${100} empty=${empty} /></div>
     <${Command} text=${ours(`hightide events --topic ${topic}/${number}`)} />
   </section>`;
 }
@@ -273,6 +291,12 @@ export default function Xray({ params }) {
   const shape = useComputed(() => shapeOf(partitionOf(frame.value, place.value)));
   const { history, error } = useHistory(topic, number, shape.value);
   const past = history.value ?? NO_HISTORY;
+  if (isMissing(topic, number, shape.value)) {
+    return html`<div class="xp">
+      <${Head} topic=${topic} partition=${number} frame=${frame} />
+      <${Missing} topic=${topic} number=${number} />
+    </div>`;
+  }
   return html`<div class="xp">
     <${Head} topic=${topic} partition=${number} frame=${frame} />
     <${Now} topic=${topic} number=${number} frame=${frame} at=${at} zoom=${zoom} history=${history} />

@@ -51,7 +51,7 @@ function Track({ range, replica, partition, cuts }) {
 }
 
 function behind(replica, state) {
-  if (state === "leads") return "log end";
+  if (state === "leads") return replica.approximate ? "high watermark" : "log end";
   if (replica.lag == null) return "";
   const records = replica.lag ? `−${count(replica.lag)}` : "caught up";
   return !replica.lag_ms ? records : `${records} · ${span(replica.lag_ms)}`;
@@ -127,14 +127,16 @@ export function Bars({ partition, range, cuts, paused, holders }) {
 
 export function Legend({ foreign, hasStable, hasCuts, hasDeleted }) {
   return html`<ul class="xb-legend" aria-hidden="true">
-    <li><i class="xb-key xb-key-committed"></i>committed: consumers see it</li>
-    <li><i class="xb-key xb-key-open"></i>not committed yet</li>
+    ${foreign
+      ? html`<li><i class="xb-key xb-key-about"></i>≈ about how far</li>`
+      : html`<li><i class="xb-key xb-key-committed"></i>committed: consumers see it</li>
+          <li><i class="xb-key xb-key-open"></i>not committed yet</li>`}
     <li><i class="xb-key xb-key-hw"></i>HW: high watermark</li>
     ${hasStable && html`<li><i class="xb-key xb-key-lso"></i>LSO: end for read_committed</li>`}
     ${hasDeleted && html`<li><i class="xb-key xb-key-deleted"></i>deleted by retention</li>`}
     ${hasCuts && html`<li><i class="xb-key xb-key-cut"></i>╳ cut off after a failover</li>`}
     ${!foreign && html`<li><i class="xb-key xb-key-own"></i>HW as this replica knows it</li>`}
-    <li><b>‖</b>does not answer</li>
+    ${!foreign && html`<li><b>‖</b>does not answer</li>`}
     <li><b>░</b>eligible to lead (ELR)</li>
   </ul>`;
 }

@@ -111,7 +111,7 @@ export function Failover({ failovers, truncations, foreign }) {
     </header>
     <p class="xf-sum">
       <b>${failover.from >= 0 && failover.from != null ? `broker ${failover.from}` : "no leader"} → ${failover.to >= 0 && failover.to != null ? `broker ${failover.to}` : "no leader"}</b>
-      <span><strong>${span(failover.leaderless_ms)}</strong> without a leader</span>
+      ${failover.leaderless_ms != null && html`<span><strong>${span(failover.leaderless_ms)}</strong> without a leader</span>`}
       <span class="xf-first">${failover.no_writes_ms == null ? "no write since" : `first write after ${span(failover.no_writes_ms)}`}</span>
     </p>
     ${failover.unclean && html`<p class="xp-error">▲ Unclean: the new leader was not in sync, so committed records may be lost.</p>`}

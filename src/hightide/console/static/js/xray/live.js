@@ -34,13 +34,16 @@ export function shapeOf(partition) {
   return [partition.leader, partition.leader_epoch, partition.isr, partition.elr, alive].join("|");
 }
 
-/** What happened in 15 minutes, fetched again every two seconds and soon after a change of `shape`. */
+/** What happened in 15 minutes, fetched again every two seconds and soon after a change of `shape`.
+
+    Nothing is fetched before a frame has shown that the partition is there. */
 export function useHistory(topic, partition, shape) {
   const history = useSignal(null);
   const error = useSignal(null);
   const load = useRef(async () => {});
   const asked = useRef(0);
   load.current = async () => {
+    if (!shape) return;
     const mine = ++asked.current;
     const to = Date.now();
     try {

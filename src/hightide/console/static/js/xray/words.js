@@ -81,7 +81,7 @@ function offline(name, partition) {
   const who = eligible.length ? ` Replica ${list(eligible)} may lead as soon as its broker is back.` : "";
   return {
     level: "off",
-    text: `${name} has no leader: nobody can read or write it.${who}`,
+    text: `${name} has no leader: it takes no reads and no writes.${who}`,
     next: `hightide partition show ${name}`,
   };
 }
@@ -90,8 +90,8 @@ function mute(name, partition) {
   return {
     level: "bad",
     text:
-      `Broker ${partition.leader} leads ${name} and does not answer, so nobody can read or write it until` +
-      " it answers again or its session ends and another broker leads.",
+      `Broker ${partition.leader} leads ${name} and does not answer: no reads and no writes until it` +
+      " answers again, or its session ends and another broker leads.",
     next: `hightide partition show ${name}`,
   };
 }
