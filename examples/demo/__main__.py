@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,14 +26,15 @@ from hightide.cli.local_cluster import LocalCluster
 from hightide.process import ServiceFailed, join_parent
 
 if TYPE_CHECKING:
+    from examples.demo.console import DemoConsole
     from examples.demo.demo import Demo
     from examples.demo.snapshot import Event, Snapshot
     from examples.demo.view import Screen
 
 app = typer.Typer(
     help="Run three brokers, traffic and a pipeline, and kill a broker.\n\n"
-    "Keys: k kills a broker, r restarts it, q quits. `python -m examples.demo kill` kills one from "
-    "another terminal.",
+    "Keys: k kills a broker, r restarts it, c shows the console, q quits. "
+    "`python -m examples.demo kill` kills one from another terminal.",
     invoke_without_command=True,
     pretty_exceptions_enable=False,
 )
@@ -75,11 +77,13 @@ def demo(
         bool, typer.Option("--memory", help="Keep the brokers' data in memory only.")
     ] = False,
     console_port: Annotated[
-        int, typer.Option(metavar="PORT", help="Accepted; this version has no console.")
-    ] = 8088,
-    no_console: Annotated[
-        bool, typer.Option("--no-console", help="Accepted; this version has no console.")
-    ] = False,
+        int | None,
+        typer.Option(
+            metavar="PORT",
+            help="Port of the console; 0 picks a free one. Default: 8088 or the next that is free.",
+        ),
+    ] = None,
+    no_console: Annotated[bool, typer.Option("--no-console", help="Start no console.")] = False,
     override: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="A broker setting, by Kafka's name; repeatable."),
@@ -98,12 +102,14 @@ def demo(
     """Start the brokers and everything else, and show it until a key, a signal or --duration."""
     if context.invoked_subcommand is not None:
         return
-    _ = console_port, no_console
     # The user's overrides come last, so they win.
     argv = ["--brokers", str(BROKERS), "--port", str(port), "--host", host]
     argv += ["--memory"] if memory else []
     if zookeeper_port is not None:
         argv += ["--zookeeper-port", str(zookeeper_port)]
+    argv += ["--no-console"] if no_console else []
+    if console_port is not None:
+        argv += ["--console-port", str(console_port)]
     for setting in (*SETTINGS, *(override or ())):
         argv += ["--override", setting]
     stop = threading.Event()
@@ -113,14 +119,20 @@ def demo(
         folder = data
         if memory:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hightide-")))
-        cluster = up.local_cluster(up.parse(argv), folder)
+        options = up.parse(argv)
+        cluster = up.local_cluster(options, folder)
         stack.callback(cluster.stop)
-        code = _run(cluster, folder, data, rate, duration, no_pipeline, stop)
+        try:
+            at = up.console_port(options)
+        except ServiceFailed as error:
+            raise typer.Exit(_fail(error)) from None
+        code = _run(cluster, at, folder, data, rate, duration, no_pipeline, stop)
     raise typer.Exit(code)
 
 
 def _run(
     cluster: LocalCluster,
+    console_port: int,
     folder: Path,
     data: Path,
     rate: float,
@@ -134,6 +146,7 @@ def _run(
         bootstrap = ",".join(broker.address for broker in cluster.brokers)
         print(f"bootstrap: {bootstrap}", flush=True)
         # Imported late, because the brokers serve while this loads.
+        from examples.demo.console import DemoConsole
         from examples.demo.demo import Demo
         from examples.demo.local_cluster import KillableBrokers
         from examples.demo.pipeline import PipelineProcess, missing_requirement
@@ -148,23 +161,39 @@ def _run(
             pipeline=None if reason else PipelineProcess(bootstrap, folder),
             no_pipeline_reason=reason,
         )
+        killable = KillableBrokers(
+            cluster.brokers,
+            cluster.zookeeper,
+            running.events.add,
+            keeps_data=cluster.keeps_data,
+        )
+        console = DemoConsole(
+            console_port,
+            [broker.address for broker in cluster.brokers],
+            folder,
+            killable,
+            lambda: running.cluster,
+            running.events.add if is_live else _print_line,
+        )
         try:
-            running.start(
-                KillableBrokers(
-                    cluster.brokers,
-                    cluster.zookeeper,
-                    running.events.add,
-                    keeps_data=cluster.keeps_data,
-                )
-            )
-            return _show(running, duration, stop, is_live=is_live)
+            console.start()
+            running.start(killable)
+            return _show(running, console, duration, stop, is_live=is_live)
         finally:
+            console.close()
             running.stop()
     except ServiceFailed as error:
         return _fail(error)
 
 
-def _show(running: Demo, duration: float | None, stop: threading.Event, *, is_live: bool) -> int:
+def _show(
+    running: Demo,
+    console: DemoConsole,
+    duration: float | None,
+    stop: threading.Event,
+    *,
+    is_live: bool,
+) -> int:
     """Show the demo until a key, a signal or the duration ends it; return the exit code."""
     from examples.demo.snapshot import verdict
 
@@ -172,8 +201,13 @@ def _show(running: Demo, duration: float | None, stop: threading.Event, *, is_li
     with _screen() if is_live else contextlib.nullcontext(_Lines()) as screen, _keys() as key:
         while not stop.is_set() and not running.is_over(duration):
             running.tick()
-            screen.draw(running.snapshot())
-            if not running.press(key(TICK_S, stop)):
+            snapshot = replace(running.snapshot(), console=console.url)
+            screen.draw(snapshot)
+            console.publish(snapshot)
+            pressed = key(TICK_S, stop)
+            if pressed == "c":
+                console.open_browser()
+            if not running.press(pressed):
                 break
         if duration is not None and not stop.is_set():
             is_drained = running.drain(DRAIN_S, stop) or not stop.is_set()
@@ -199,6 +233,10 @@ def _screen() -> Screen:
     from examples.demo.view import Screen
 
     return Screen()
+
+
+def _print_line(text: str) -> None:
+    print(text, flush=True)
 
 
 def _print_event(event: Event) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from examples.demo.control import ControlServer
 from examples.demo.local_cluster import KillableBrokers
-from examples.demo.observer import Observer
+from examples.demo.observer import ClusterState, Observer
 from examples.demo.order_check import OrderCheck
 from examples.demo.output_reader import OutputReader
 from examples.demo.pipeline import PipelineProcess
@@ -88,6 +88,11 @@ class Demo:
             case ["restart"]:
                 return self.killable.restart()
         return f"{' '.join(words)!r} is not a command; the commands are kill and restart."
+
+    @property
+    def cluster(self) -> ClusterState:
+        """The newest look at the cluster."""
+        return self._observer.state
 
     def press(self, key: str) -> bool:
         """Execute a key; False if it quits."""

@@ -14,6 +14,8 @@ from hightide.spark.pipelines.status import AppStatus
 
 MAX_EVENTS = 200
 RATE_WINDOW_S = 5.0
+STALL_S = 1.5
+"""How long without an acknowledgement is worth a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ class Snapshot:
     app: AppStatus | None
     revenue: Sequence[Mapping[str, Any]]
     events: Sequence[Event]
+    console: str = ""
+    """Where the console is; "" if there is none yet."""
 
 
 class EventLog:
@@ -87,6 +91,20 @@ def order_counts(snapshot: Snapshot) -> str:
         f"{snapshot.acknowledged} acknowledged, {snapshot.read_back} read back, "
         f"{snapshot.outstanding} in flight, {snapshot.duplicates} duplicated"
     )
+
+
+def banner(snapshot: Snapshot) -> tuple[str, str]:
+    """Return the ledger for the console's banner, and its level."""
+    missing = f"{snapshot.outstanding:,} on their way" if snapshot.outstanding else "0 missing"
+    text = (
+        f"Orders: {snapshot.acknowledged:,} acknowledged, {snapshot.read_back:,} read back,"
+        f" {missing}, {snapshot.duplicates:,} duplicated"
+    )
+    if snapshot.duplicates:
+        return text, "bad"
+    if snapshot.silent_s > STALL_S:
+        return f"{text}; none acknowledged for {snapshot.silent_s:.0f} s", "warn"
+    return text, "ok"
 
 
 def _lag(snapshot: Snapshot) -> str:

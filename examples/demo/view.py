@@ -13,10 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from examples.demo.observer import PartitionState
-from examples.demo.snapshot import Event, Snapshot, order_counts
+from examples.demo.snapshot import STALL_S, Event, Snapshot, order_counts
 from hightide.spark.pipelines.status import QueryStatus
 
-STALL_S = 1.5
 LOW, BAD, GOOD = "dim", "bold red", "green"
 
 
@@ -70,6 +69,7 @@ def _title(snapshot: Snapshot) -> RenderableType:
         f"  {snapshot.bootstrap}   {snapshot.elapsed_s:.0f} s   ",
         ("k", "bold"), " kill a broker   ",
         ("r", "bold"), " restart it   ",
+        *((("c", "bold"), f" console {snapshot.console}   ") if snapshot.console else ()),
         ("q", "bold"), " quit",
     )  # fmt: skip
     return Panel(text, border_style=LOW)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -9,11 +10,13 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from queue import Empty, Queue
 
 import pytest
 
 from examples.demo.pipeline import missing_requirement
+from hightide import control
 
 COMMAND = (sys.executable, "-m", "examples.demo")
 DEADLINE_S = 600
@@ -105,6 +108,7 @@ def test_a_killed_broker_costs_the_pipeline_no_order(demo):
     shown.until(killed.strip())
     shown.until("is gone")
     shown.until("leads .*orders.* now")
+    assert "console: http://127.0.0.1:" in shown.output
     verdict = shown.until("acknowledged, .* read back, .* duplicated\\.")
     assert verdict.startswith("Nothing was lost: ")
     acknowledged = re.search(r"(\d+) orders acknowledged", verdict)
@@ -115,9 +119,48 @@ def test_a_killed_broker_costs_the_pipeline_no_order(demo):
     assert "No demo is running" in shown.command("kill")
 
 
+def fetched(url: str) -> dict:
+    with urllib.request.urlopen(url, timeout=30) as reply:
+        return json.load(reply)
+
+
+@pytest.mark.extended
+def test_the_console_shows_the_ledger_and_kills_a_broker(demo):
+    shown = demo("--no-pipeline", "--rate", "100")
+    address = shown.until("bootstrap: ").split()[1].split(",")[0]
+    url = shown.until("^console: http").split()[1]
+    assert fetched(f"{url}/api/v1/session")["owner"] is True
+    deadline = time.monotonic() + 60
+    while (banner := fetched(f"{url}/api/v1/banner")["banner"]) is None or (
+        "0 acknowledged" in banner["text"] and time.monotonic() < deadline
+    ):
+        time.sleep(0.2)
+    assert re.fullmatch(
+        r"Orders: [\d,]+ acknowledged, [\d,]+ read back, ([\d,]+ on their way|0 missing),"
+        r" 0 duplicated(; none acknowledged .*)?",
+        banner["text"],
+    )
+    assert banner["level"] in {"ok", "warn"}
+    assert banner["is_old"] is False
+    # What the button of the X-ray sends; a broker that it ends waits for its restart.
+    assert "has ended" in control.send(address, "kill", 2)
+    shown.until("Broker 2 has ended by the command kill")
+    with pytest.raises(control.Refused, match="not running"):
+        control.send(address, "pause", 2)
+    assert "serves on" in control.send(address, "restart", 2)
+    assert "is paused" in control.send(address, "pause", 3)
+    assert "runs again" in control.send(address, "resume", 3)
+    with pytest.raises(control.Refused, match="no broker 7"):
+        control.send(address, "kill", 7)
+    shown.interrupt()
+    verdict = shown.until("orders acknowledged")
+    assert verdict.rstrip().endswith("0 duplicated.")
+    assert shown.end() == 0, shown.output
+
+
 @pytest.mark.extended
 def test_without_a_pipeline_there_are_brokers_and_a_stream_until_ctrl_c(demo):
-    shown = demo("--memory", "--no-pipeline", "--rate", "100")
+    shown = demo("--memory", "--no-pipeline", "--no-console", "--rate", "100")
     shown.until("bootstrap: ")
     shown.until("There is no pipeline")
     shown.until("The first results are there")

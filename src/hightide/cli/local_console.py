@@ -7,7 +7,7 @@ one sentence says why, and the brokers go on.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hightide.cli.local_cluster import make_room
@@ -22,8 +22,17 @@ class LocalConsole:
     """The console of the brokers with these addresses; it listens on this machine only."""
 
     def __init__(
-        self, port: int, bootstrap: Sequence[str], folder: Path, more: Sequence[str] = ()
+        self,
+        port: int,
+        bootstrap: Sequence[str],
+        folder: Path,
+        more: Sequence[str] = (),
+        tell: Callable[[str], None] = say,
     ) -> None:
+        """`tell` gets the address when it serves, and a sentence if it does not."""
+        self._tell = tell
+        self.url = ""
+        """Where it serves; "" until it does."""
         self._bootstrap = ",".join(bootstrap)
         self._process = ConsoleProcess(
             [*("--bootstrap", self._bootstrap), *("--port", str(port)), "--owner", *more],
@@ -50,13 +59,14 @@ class LocalConsole:
             self._report(str(failure))
             return
         if not self._is_stopping:
-            say(f"console: http://{address}")
+            self.url = f"http://{address}"
+            self._tell(f"console: {self.url}")
         self._process.wait()
         self._report(str(self._process.died()))
 
     def _report(self, why: str) -> None:
         if not self._is_stopping:
-            say(
+            self._tell(
                 f"hightide: {why}\nhightide: the brokers go on without the console;"
                 f" `hightide console --bootstrap {self._bootstrap}` starts it again."
             )

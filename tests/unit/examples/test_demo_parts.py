@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from examples.demo.observer import ClusterState, PartitionState, changes
 from examples.demo.order_check import OrderCheck
 from examples.demo.output_reader import committed
-from examples.demo.snapshot import Rate, verdict
+from examples.demo.snapshot import Rate, Snapshot, banner, verdict
 from examples.demo.topics import CLICKS, ORDERS, USERS
 from examples.demo.traffic import Traffic, order_number
 from hightide.spark.blocking_client import FetchedBatches
@@ -52,6 +53,36 @@ def test_the_last_word_says_what_was_lost():
     assert verdict(check, is_drained=True).startswith("Nothing was lost: 1 orders")
     check.add_read_back(0)
     assert "1 duplicated" in verdict(check, is_drained=True)
+
+
+def test_the_banner_is_the_ledger():
+    snapshot = Snapshot(
+        bootstrap="",
+        elapsed_s=0,
+        rates={},
+        silent_s=0,
+        acknowledged=19_380,
+        read_back=19_380,
+        outstanding=0,
+        duplicates=0,
+        cluster=ClusterState(),
+        dead=[],
+        pipeline="none",
+        app=None,
+        revenue=[],
+        events=[],
+    )
+    assert banner(snapshot) == (
+        "Orders: 19,380 acknowledged, 19,380 read back, 0 missing, 0 duplicated",
+        "ok",
+    )
+    later = replace(snapshot, outstanding=12, silent_s=3.4)
+    assert banner(later) == (
+        "Orders: 19,380 acknowledged, 19,380 read back, 12 on their way, 0 duplicated;"
+        " none acknowledged for 3 s",
+        "warn",
+    )
+    assert banner(replace(snapshot, duplicates=1))[1] == "bad"
 
 
 def test_traffic_keeps_its_rate_and_numbers_its_orders():

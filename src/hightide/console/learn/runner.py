@@ -103,7 +103,8 @@ class Learn:
             self._next.clear()
             self.seen()
             stage = Stage(self._bootstrap, self._act, topic)
-            self._task = asyncio.create_task(self._play(scene, self.run, stage), name="learn")
+            self._playing = asyncio.create_task(self._steps(scene, self.run, stage))
+            self._task = asyncio.create_task(self._play(scene, self.run, stage, self._playing))
             return self.run
 
     async def _check(self, scene: Scene) -> None:
@@ -162,14 +163,15 @@ class Learn:
 
     # -- play ------------------------------------------------------------------------------
 
-    async def _play(self, scene: Scene, run: Run, stage: Stage) -> None:
-        self._playing = asyncio.create_task(self._steps(scene, run, stage), name="learn steps")
+    async def _play(
+        self, scene: Scene, run: Run, stage: Stage, playing: asyncio.Task[None]
+    ) -> None:
         end = State.DONE
         try:
-            await asyncio.wait({self._playing})
-            if self._playing.cancelled():
+            await asyncio.wait({playing})
+            if playing.cancelled():
                 end = State.CANCELLED
-            elif error := self._playing.exception():
+            elif error := playing.exception():
                 end, run.error = State.FAILED, _sentence(error)
         finally:
             run.state = State.CLEANING

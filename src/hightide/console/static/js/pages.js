@@ -17,6 +17,6 @@ export const pages = [
   { path: "/clients", title: "Clients", nav: "Clients", load: () => import("./pages/clients.js") },
   { path: "/pipelines", title: "Pipelines", nav: "Pipelines", load: () => import("./pages/pipelines.js") },
   { path: "/events", title: "Events", nav: "Events", load: () => import("./pages/events.js") },
-  { path: "/learn", title: "Learn", nav: "Learn", load: () => import("./pages/learn.js") },
+  { path: "/learn", title: "Learn", nav: "Learn", when: (session) => session?.owner, load: () => import("./pages/learn.js") },
   { path: "/learn/:scene", title: "Learn", example: "/learn/watermark", load: () => import("./pages/learn.js") },
 ];

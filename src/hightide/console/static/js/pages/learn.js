@@ -116,8 +116,10 @@ function Xray({ run }) {
           ${!isOld && html`<${Past} topic=${run.topic} frame=${last.current} shape=${shapeOf(shown)} />`}
           ${isOld && html`<p class="xp-quiet">The topic is deleted; this is its last picture.</p>`}`
       : html`<p class="xp-quiet">The replicas are shown here as soon as the topic exists.</p>`}
-    <h3>Events</h3>
-    <div class="ef-box"><${Feed} events=${chosen(events.value, { topic: run.topic, partition: 0 })} most=${30} empty="None yet." /></div>
+    <div class="le-later">
+      <h3>Events</h3>
+      <div class="ef-box"><${Feed} events=${chosen(events.value, { topic: run.topic, partition: 0 })} most=${30} empty="None yet." /></div>
+    </div>
   </section>`;
 }
 
