@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
+import urllib.parse
+import urllib.request
+from http.client import HTTPResponse
+from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from hightide.testing import Cluster
-from tests.console.browsing import Tab
+from tests.console.browsing import Tab, console, violations
+from tests.console.browsing import tab as opened
+from tests.console.conftest import OpenTab
+from tests.support.eventually import eventually
 
 expect.set_options(timeout=20_000)
 
@@ -226,6 +234,95 @@ def test_a_topic_that_is_not_there_says_so(tab: Tab) -> None:
     page = tab.page
     page.goto(f"{tab.url}/t/nowhere/m")
     expect(page.locator("main .notice.bad")).to_contain_text("nowhere")
+
+
+def stream(console_url: str, topic: str, **params: str) -> HTTPResponse:
+    query = urllib.parse.urlencode(params)
+    address = f"{console_url}/api/v1/topics/{topic}/messages/stream?{query}"
+    answer = urllib.request.urlopen(address, timeout=30)
+    assert isinstance(answer, HTTPResponse)
+    return answer
+
+
+def first_event(answer: HTTPResponse) -> dict[str, Any]:
+    found = json.loads(answer.readline().removeprefix(b"data: "))
+    assert isinstance(found, dict)
+    return found
+
+
+def test_readings_are_few_and_end_with_their_pages(console_url: str) -> None:
+    tails = [stream(console_url, "live", **{"from": "end", "follow": "1"}) for _ in range(12)]
+    assert {first_event(tail)["type"] for tail in tails} == {"begin"}
+    with stream(console_url, "live") as refused:
+        assert "Too many" in first_event(refused)["error"]
+    for tail in tails:
+        tail.close()
+
+    def is_free() -> bool:
+        with stream(console_url, "live") as answer:
+            return first_event(answer)["type"] == "begin"
+
+    eventually(is_free)
+
+
+def test_a_long_schema_fits_into_a_request(console_url: str) -> None:
+    fields = [{"name": f"field_{n}", "type": ["null", "string"]} for n in range(700)]
+    schema = json.dumps({"type": "record", "name": "Long", "fields": fields})
+    assert len(schema) > 30_000
+    with stream(console_url, "live", value_as="avro", schema=schema) as answer:
+        assert first_event(answer)["type"] == "begin"
+
+
+@pytest.mark.parametrize("width", [375, 1440])
+def test_the_dialogs_are_for_everyone(open_tab: OpenTab, axe: str, width: int) -> None:
+    wrong = []
+    with open_tab(width=width) as tab:
+
+        def look(what: str) -> None:
+            expect(page.get_by_role("dialog")).to_be_visible()
+            excess = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+            wrong.extend(f"{what}: {one}" for one in violations(page, axe))
+            if excess > 0:
+                wrong.append(f"{what}: {excess} pixels too wide")
+            page.keyboard.press("Escape")
+            expect(page.get_by_role("dialog")).to_have_count(0)
+
+        page = tab.open("/t/orders/m?from=beginning")
+        page.get_by_title("Open partition 0, offset 0", exact=True).click()
+        look("record")
+        page.get_by_role("button", name="Write a record").click()
+        page.get_by_role("button", name="Add a header").click()
+        look("write")
+        page.get_by_label("Select partition 0, offset 0", exact=True).check()
+        page.get_by_role("button", name="Replay 1").click()
+        look("replay")
+        page.get_by_text("Formats, case, transactions").click()
+        page.get_by_label("Values as").select_option("avro")
+        expect(page.get_by_label("Avro schema")).to_be_visible()
+        wrong += [f"questions: {one}" for one in violations(page, axe)]
+        page = tab.open("/t")
+        page.get_by_role("button", name="Create a topic").click()
+        page.get_by_role("button", name="Add a setting").click()
+        look("create")
+        page = tab.open("/t/orders")
+        page.get_by_role("button", name="Edit retention.ms").click()
+        look("setting")
+        page.get_by_role("button", name="Delete", exact=True).click()
+        look("delete")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_read_only_console_writes_nothing(
+    browser: Browser, cluster: Cluster, tmp_path: Path
+) -> None:
+    with console(cluster, tmp_path, "--read-only") as url, opened(browser, url) as tab:
+        page = tab.open("/t/orders/m?from=beginning")
+        expect(page.get_by_role("button", name="Write a record")).to_be_disabled()
+        page.get_by_label("Select partition 0, offset 0", exact=True).check()
+        expect(page.get_by_role("button", name="Replay 1")).to_be_disabled()
+        page = tab.open("/t/orders")
+        for name in ("Delete", "Add partitions", "Edit retention.ms"):
+            expect(page.get_by_role("button", name=name, exact=True)).to_be_disabled()
 
 
 def test_the_page_fits_a_telephone(narrow: Tab) -> None:

@@ -89,6 +89,9 @@ class World:
         return records, events[-1]
 
     def create(self, topic: str, partitions: int = 1, **configs: str) -> str:
+        """Make a topic; the records of the tests are old, so it keeps them for ever."""
+        configs = {"retention_ms": "-1", **configs}
+
         async def run() -> None:
             async with Admin(self.bootstrap) as admin:
                 await admin.topics.create(

@@ -94,7 +94,7 @@ def test_a_setting_has_value_source_and_meaning(console: World) -> None:
 
 
 def test_settings_are_set_and_reset(console: World) -> None:
-    console.create("altered")
+    console.post("topics", {"name": "altered"})
 
     def value() -> tuple[str, bool]:
         settings = console.get("topics/altered")["settings"]
