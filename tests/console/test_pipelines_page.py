@@ -82,6 +82,9 @@ def test_an_app_is_a_graph_and_a_table_and_changes_without_a_reload(
         left = [box.bounding_box() for box in page.locator(".pl-node").all()]
         assert len({(box["x"], box["y"]) for box in left if box}) == 5
 
+        page.set_viewport_size({"width": 375, "height": 900})
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+
         error = "shop.py:26: KeyError: 'amount' <script>alert(1)</script>"
         failed = replace(found.queries[0], state=State.FAILED, error=error)
         status.write(folder / "shop", replace(found, queries=(failed, found.queries[1])))

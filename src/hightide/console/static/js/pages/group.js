@@ -17,10 +17,12 @@ const RECORDS = [{ label: "records", colour: "series-2", width: 2 }];
 
 function Facts({ group }) {
   const last = group.last_rebalance;
+  const unread = group.partitions.filter((row) => row.committed === null).length;
   const since = group.since_ms ? html` for <${Duration} ms=${Math.max(0, group.time_ms - group.since_ms)} />` : "";
   return html`<dl class="gr-facts">
     <div><dt>Behind</dt><dd class="gr-lag"><${Badge} level=${levelOfLag(group)} text=${format.duration(group.lag_ms)} /></dd></div>
-    <div><dt>Records</dt><dd class="gr-lag"><${Count} n=${group.lag_records} /></dd></div>
+    <div><dt>Records</dt><dd><span class="gr-lag"><${Count} n=${group.lag_records} /></span>
+      ${unread > 0 && html`<br /><span class="hint">and ${format.counted(unread, "partition")} without a commit</span>`}</dd></div>
     <div><dt>State</dt><dd><${Badge} level=${levelOfState(group.state)} text=${group.state} />${since}</dd></div>
     <div><dt>Members</dt><dd><${Count} n=${group.members.length} /></dd></div>
     <div><dt>Protocol</dt><dd>${[group.type, group.protocol, group.assignor].filter(Boolean).join(", ") || format.UNKNOWN}</dd></div>
