@@ -192,7 +192,7 @@ def test_the_guides_to_events_logs_and_generated_files(tmp_path: Path) -> None:
                 terminal.sh(block)
         [program] = to_run("docs/guide/events.md", "python")
         said = terminal.python(program, after="import asyncio\nasyncio.run(failovers())")
-        assert "controller_elected" in said
+        assert "group_rebalanced" in said
         assert (tmp_path / "hightide-dashboard.json").exists()
 
 

@@ -18,6 +18,7 @@ RUN_BY: dict[str, str] = {
     "docs/tutorial.md": DOCUMENTS,
     "docs/guide/command-line.md": DOCUMENTS,
     "docs/guide/events.md": DOCUMENTS,
+    "docs/guide/formats.md": SPARK,
     "docs/guide/generate.md": DOCUMENTS,
     "docs/guide/groups.md": DOCUMENTS,
     "docs/guide/logs.md": DOCUMENTS,
@@ -26,6 +27,7 @@ RUN_BY: dict[str, str] = {
     "docs/guide/pipelines.md": SPARK,
     "docs/guide/replication-in-pictures.md": DOCUMENTS,
     "docs/guide/replication.md": DOCUMENTS,
+    "docs/guide/spark.md": SPARK,
     "docs/guide/streams.md": SPARK,
     "docs/guide/testing.md": DOCUMENTS,
     "docs/guide/three-machines.md": "tests/conformance/test_three_machines.py",
@@ -48,12 +50,12 @@ NOT_RUN: dict[str, dict[str, str]] = {
     "README.md": {
         "make run ": PROJECT,
         "def test_orders(hightide):": PART,
-        "orders = (": NOT_YET,
+        "orders = (": "is the first program of the guide to Spark, which runs",
     },
     "docs/reliability.md": {"make chaos ": PROJECT},
     "docs/tutorial.md": {"git clone ": INSTALLS},
     "docs/guide/events.md": {"hightide events -o json --kind leaders_elected": "needs jq"},
-    "docs/guide/formats.md": {"from hightide.spark.formats": NOT_YET, "@dataclass": PART},
+    "docs/guide/formats.md": {"@dataclass": PART},
     "docs/guide/ingest.md": {"hightide ingest files": NOT_YET},
     "docs/guide/measuring.md": {
         "hightide perf run --compare": "needs two clusters, and minutes",
@@ -69,12 +71,6 @@ NOT_RUN: dict[str, dict[str, str]] = {
     },
     "docs/guide/spark.md": {
         "pip install": INSTALLS,
-        "orders = (": NOT_YET,
-        'spark.read.format("hightide")': NOT_YET,
-        "CREATE TEMPORARY VIEW": NOT_YET,
-        "from hightide.spark.sink": NOT_YET,
-        'df.write.format("hightide")': NOT_YET,
-        "from hightide.spark.source": NOT_YET,
     },
     "docs/guide/streams.md": {
         "App(name, ": PART,

@@ -43,9 +43,8 @@ EVERY_S = 1.0
 WATCHED_EVERY_S = 0.05
 EVENTS_EVERY_S = 0.5
 SLOW_EVERY_S = 10.0
-CLUSTER_SHARE = 0.06
-"""The most of a core that looks at the cluster take; what is watched has as much again."""
-WATCHED_SHARE = 0.06
+CLUSTER_SHARE, WATCHED_SHARE = 0.06, 0.04
+"""The most of a core that looks take: at the cluster, and besides at what is watched."""
 LONGEST_PAUSE_S = 10.0
 TOPIC_AGAIN_MS = 1_000
 """A topic frame without changes is sent so often."""
