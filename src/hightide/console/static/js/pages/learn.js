@@ -4,7 +4,7 @@
 //   live frames of the scene's topic         ──▶ bars and ribbons, the same as on the page of a partition
 
 import { del, get, post } from "../api.js";
-import { html, useEffect, useRef, useSignal } from "../lib.js";
+import { html, signal, useEffect, useRef, useSignal } from "../lib.js";
 import { Button, Command, Failed, Loading, Notice } from "../parts.js";
 import { Link, navigate } from "../router.js";
 import { events, overview, session } from "../store.js";
@@ -21,6 +21,9 @@ const SHOWN_MS = 60_000;
 
 const SIGNS = { todo: "○", doing: "◐", done: "✓", failed: "✕", skipped: "–" };
 const SPOKEN = { todo: "to do", doing: "being done", done: "done", failed: "failed", skipped: "left out" };
+
+// The topic of the scene that the reader has just ended: the next answer says so.
+const ending = signal("");
 
 const isOver = (run) => ["done", "failed", "cancelled"].includes(run.state);
 
@@ -78,7 +81,7 @@ function Picture({ topic, partition, range, isOld }) {
 }
 
 function Past({ topic, frame, shape }) {
-  const { history } = useHistory(topic, 0, SHOWN_MS, shape);
+  const { history } = useHistory(topic, 0, shape);
   const found = history.value;
   if (!found?.ribbons?.length) return null;
   const to = frame.time_ms;
@@ -105,7 +108,8 @@ function Xray({ run }) {
     range.current = nextWindow(range.current, found, run.scene === "reassignment" ? "whole" : "tail");
   }
   const shown = partitionOf(last.current, 0);
-  const isOld = isOver(run);
+  // The topic goes away while the cluster is brought back to how it was.
+  const isOld = isOver(run) || run.state === "cleaning" || ending.value === run.topic;
   return html`<section class="panel xp-card xp-bars" aria-label="X-ray of the scene's partition">
     <header>
       <h2>${run.topic}/0</h2>
@@ -114,7 +118,7 @@ function Xray({ run }) {
     ${shown
       ? html`<${Picture} topic=${run.topic} partition=${shown} range=${range.current} isOld=${isOld} />
           ${!isOld && html`<${Past} topic=${run.topic} frame=${last.current} shape=${shapeOf(shown)} />`}
-          ${isOld && html`<p class="xp-quiet">The topic is deleted; this is its last picture.</p>`}`
+          ${isOld && html`<p class="xp-quiet">The topic is deleted when the scene ends; this is its last picture.</p>`}`
       : html`<p class="xp-quiet">The replicas are shown here as soon as the topic exists.</p>`}
     <div class="le-later">
       <h3>Events</h3>
@@ -144,8 +148,14 @@ function Step({ step, number, isNow }) {
 function Controls({ run, act }) {
   const isLast = run.step === run.steps.length - 1;
   return html`<div class="le-controls">
-    ${run.state === "waiting" && html`<${Button} kind="primary" change onClick=${() => act(() => post("learn/next"))}>${isLast ? "Finish" : "Next step"}</${Button}>`}
-    ${!isOver(run) && run.state !== "cleaning" && html`<${Button} change onClick=${() => act(() => del("learn"))}>Stop and clean up</${Button}>`}
+    ${run.state === "waiting" && html`<${Button} kind="primary" change onClick=${() => {
+      if (isLast) ending.value = run.topic;
+      return act(() => post("learn/next"));
+    }}>${isLast ? "Finish" : "Next step"}</${Button}>`}
+    ${!isOver(run) && run.state !== "cleaning" && html`<${Button} change onClick=${() => {
+      ending.value = run.topic;
+      return act(() => del("learn"));
+    }}>Stop and clean up</${Button}>`}
     ${run.state === "running" && html`<span class="le-busy">◐ ${run.steps[run.step]?.title} …</span>`}
     ${run.state === "cleaning" && html`<span class="le-busy">◐ Bringing the cluster back to how it was …</span>`}
     ${isOver(run) && html`<${Button} kind="primary" change onClick=${() => act(() => begin(run.scene))}>Play it again</${Button}>
