@@ -16,6 +16,14 @@ def command(bootstrap: str, *words: object) -> str:
     return shlex.join(given)
 
 
+def here(step: str, bootstrap: str) -> str:
+    """A command of a diagnosis, with the address of the cluster unless it needs none."""
+    is_on_the_host = step.startswith("hightide broker start")
+    if bootstrap == DEFAULT_BOOTSTRAP or is_on_the_host or not step.startswith("hightide "):
+        return step
+    return f"{step} --bootstrap {shlex.quote(bootstrap)}"
+
+
 def create_topic(
     bootstrap: str, name: str, partitions: int, replicas: int, configs: Mapping[str, str]
 ) -> str:

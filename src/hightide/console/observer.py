@@ -299,7 +299,7 @@ class Observer:
             "controller": looks.controller,
             "is_foreign": bool(looks.foreign),
             "sentence": summary.sentence_of(
-                cluster, self._min_isr, is_local=self._is_local, now_ms=now_ms
+                cluster, self._min_isr, self.bootstrap, is_local=self._is_local, now_ms=now_ms
             ),
             "brokers": summary.broker_rows(
                 looks.nodes, cluster, self._rows, versions, self._disks, self._foreign.sizes

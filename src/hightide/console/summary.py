@@ -14,6 +14,7 @@ from hightide.client.model.cluster import Node, Partition
 from hightide.client.model.diagnosis import Cause, CauseKind, causes
 from hightide.client.model.health import ProblemKind
 from hightide.client.model.replicas import PartitionReplicas, ReplicasDescription
+from hightide.console.commands import here
 from hightide.core.partition.state import NO_BROKER
 
 _BAD = {
@@ -162,7 +163,12 @@ def broker_rows(
 
 
 def sentence_of(
-    cluster: ReplicasDescription, min_isr: Mapping[str, int], *, is_local: bool, now_ms: int
+    cluster: ReplicasDescription,
+    min_isr: Mapping[str, int],
+    bootstrap: str,
+    *,
+    is_local: bool,
+    now_ms: int,
 ) -> dict[str, Any]:
     """The worst cause and its next command, or that all is well."""
     found = causes(cluster, min_isr, is_local=is_local, now_ms=now_ms)
@@ -170,9 +176,14 @@ def sentence_of(
     if problems:
         worst = next(filter(_is_bad, problems), problems[0])
         bad = any(map(_is_bad, problems))
-        return _sentence("bad" if bad else "warn", worst.cause, worst.next.command, len(problems))
+        return _sentence(
+            "bad" if bad else "warn",
+            worst.cause,
+            here(worst.next.command, bootstrap),
+            len(problems),
+        )
     if found:
-        return _sentence("ok", found[0].cause, found[0].next.command, 0)
+        return _sentence("ok", found[0].cause, here(found[0].next.command, bootstrap), 0)
     brokers, partitions = len(cluster.live), len(cluster.partitions)
     return _sentence(
         "ok",
@@ -189,7 +200,7 @@ def _is_bad(cause: Cause) -> bool:
 
 def away(bootstrap: str, why: str) -> dict[str, Any]:
     text = f"The cluster at {bootstrap} does not answer. {why}".strip()
-    return _sentence("off", text, "hightide doctor", 1)
+    return _sentence("off", text, here("hightide doctor", bootstrap), 1)
 
 
 def _sentence(level: str, text: str, command: str | None, count: int) -> dict[str, Any]:

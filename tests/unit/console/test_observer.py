@@ -161,7 +161,7 @@ def test_a_broker_that_keeps_silent_does_not_stop_the_looks(monkeypatch):
                 sentence = observer.overview["sentence"]
                 assert "Broker 2" in sentence["text"]
                 assert "does not answer" in sentence["text"]
-                assert sentence["next"] == "hightide doctor"
+                assert sentence["next"] == f"hightide doctor --bootstrap 127.0.0.1:{one.port}"
                 one.end_offset = 8
                 await until("a new look", lambda: observer.partition_frame(KEY).end_offset == 8)
                 follower = observer.partition_frame(KEY).replicas[1]
@@ -186,7 +186,7 @@ def test_a_cluster_that_is_away_is_said_and_looked_for_again():
             )
             assert sentence["level"] == "off"
             assert address in sentence["text"]
-            assert sentence["next"] == "hightide doctor"
+            assert sentence["next"] == f"hightide doctor --bootstrap {address}"
             server = await asyncio.start_server(one.serve, "127.0.0.1", one.port)
             async with server:
                 await until("a look", lambda: observer.overview["sentence"]["level"] != "off")
