@@ -51,7 +51,7 @@ class World:
         session = http.get("/api/v1/session").json()
         http.headers["X-Hightide-Token"] = session["token"]
 
-    def get(self, path: str, status: int = 200, **params: Any) -> Any:
+    def get(self, path: str, status: Any = 200, **params: Any) -> Any:
         answer = self.http.get(f"/api/v1/{path}", params={k: str(v) for k, v in params.items()})
         assert answer.status_code == status, answer.text
         return answer.json()

@@ -24,6 +24,7 @@ from hightide.console.messages.scan import FoundIn
 from hightide.wire.batch import build
 from hightide.wire.compression import Codec
 from tests.unit.console.broker_world import World, record, world
+from tests.unit.console.test_message_contents import descriptors
 
 HIGHTIDE = str(Path(sys.executable).with_name("hightide"))
 
@@ -302,6 +303,21 @@ def test_ten_thousand_headers_are_counted_and_shown_when_asked_for(console: Worl
     assert whole["headers"][9_999] == [
         "h9999", {"as": "text", "text": "v9999", "size": 5, "cut": False}
     ]  # fmt: skip
+
+
+def test_values_are_decoded_with_the_schema_of_the_request(console: World) -> None:
+    topic = console.create("decoded")
+    console.write(topic, [record(b"\x0eAda L.!", b"\n\x03Ada")])
+    avro = {"value_as": "avro", "schema": '"string"'}
+    (found,), _ = console.read(topic, **{"from": "beginning"}, **avro)
+    assert found["value"] == {"as": "avro", "text": '"Ada L.!"', "size": 8, "cut": False}
+    assert console.get(f"topics/{topic}/messages/0/0", **avro)["record"]["value"] == found["value"]
+    schema = base64.b64encode(descriptors()).decode()
+    protobuf = {"key_as": "protobuf", "schema": schema, "message": "shop.Order"}
+    (found,), _ = console.read(topic, **{"from": "beginning"}, **protobuf)
+    assert found["key"]["text"] == '{"user_name": "Ada"}'
+    formats = console.get("message-formats")
+    assert (formats["avro"], formats["protobuf"], formats["registry"]) == (True, True, None)
 
 
 def test_a_record_that_is_not_there_is_a_404(console: World, numbers: str) -> None:

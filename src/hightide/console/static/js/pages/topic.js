@@ -1,10 +1,11 @@
 // One topic: its partitions, its settings with source and meaning, the groups that read it.
 
 import { html, useState } from "../lib.js";
-import { get, useData } from "../api.js";
+import { get } from "../api.js";
 import { Badge, Button, Bytes, Count, Duration, Failed, Loading, Notice, Table, format } from "../parts.js";
 import { Link, navigate } from "../router.js";
 import { AddPartitions, DeleteTopic, EditSetting, ResetSetting, readable, topicPath } from "../topics/dialogs.js";
+import { useLooks } from "../topics/looks.js";
 import { retention } from "./topics.js";
 
 const LOOK_MS = 2000;
@@ -13,7 +14,7 @@ const GROUPS_MS = 5000;
 export default function Topic({ params }) {
   const { topic } = params;
   const [dialog, setDialog] = useState(null);
-  const { data, error, reload } = useData(() => get(topicPath(topic)), [topic], LOOK_MS);
+  const { data, error, reload } = useLooks(() => get(topicPath(topic)), [topic], LOOK_MS);
   const close = () => setDialog(null);
   return html`
     <p class="crumbs"><${Link} to="/t">Topics</${Link}></p>
@@ -119,7 +120,7 @@ function Value({ setting }) {
 }
 
 function Consumers({ topic }) {
-  const { data, error } = useData(() => get(`${topicPath(topic)}/consumers`), [topic], GROUPS_MS);
+  const { data, error } = useLooks(() => get(`${topicPath(topic)}/consumers`), [topic], GROUPS_MS);
   const columns = [
     { name: "group", title: "Group", cell: (row) => html`<${Link} to=${`/g/${encodeURIComponent(row.group)}`}>${row.group}</${Link}>` },
     { name: "state", title: "State" },

@@ -1,10 +1,11 @@
 // All topics: partitions, replicas, size, rate, retention and health; create one.
 
 import { html, useState } from "../lib.js";
-import { get, useData } from "../api.js";
+import { get } from "../api.js";
 import { Badge, Button, Bytes, Count, Failed, Loading, Notice, Table, format } from "../parts.js";
 import { Link, navigate, setQuery } from "../router.js";
 import { CreateTopic } from "../topics/dialogs.js";
+import { useLooks } from "../topics/looks.js";
 
 const LOOK_MS = 3000;
 const WORST_FIRST = { off: 0, bad: 1, warn: 2, ok: 3 };
@@ -13,7 +14,7 @@ export default function Topics({ query }) {
   const internal = query.internal === "1";
   const wanted = query.q ?? "";
   const [creating, setCreating] = useState(false);
-  const { data, error, reload } = useData(() => get("topics", { internal: internal ? 1 : null }), [internal], LOOK_MS);
+  const { data, error, reload } = useLooks(() => get("topics", { internal: internal ? 1 : null }), [internal], LOOK_MS);
   const all = data?.topics ?? [];
   const rows = all.filter((topic) => topic.name.toLowerCase().includes(wanted.toLowerCase()));
   const hidden = data && !internal ? data.internal : 0;
