@@ -211,7 +211,7 @@ docs: setup ## write the generated pages of docs/reference
 	$(BIN)/python -m reference
 
 site: docs $(VENV)/.site ## the documents as a site with search, in build/site
-	$(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "build/site is there; read it with: python3 -m http.server --bind 127.0.0.1 --directory build/site"
 
 # Apart from the rest, so that `make test` installs less.

@@ -9,9 +9,10 @@ from __future__ import annotations
 import posixpath
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mkdocs.structure.files import File, Files
+if TYPE_CHECKING:
+    from mkdocs.structure.files import Files
 
 ROOT = Path(__file__).parents[1]
 PROJECT = ("README", "ARCHITECTURE", "CHANGELOG", "CONTRIBUTING", "SECURITY")
@@ -20,6 +21,8 @@ LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 
 def on_files(files: Files, *, config: Any) -> Files:
     """Add the pages of the root."""
+    from mkdocs.structure.files import File
+
     for name in PROJECT:
         text = (ROOT / f"{name}.md").read_text("utf-8")
         files.append(File.generated(config, place_of(f"{name}.md"), content=text))

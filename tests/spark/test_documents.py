@@ -93,6 +93,15 @@ def run(block: Block, cluster: Cluster, names: dict[str, Any], folder: Path) -> 
     exec(compile(tree, block.page, "exec"), names)
 
 
+@pytest.fixture
+def few_partitions(spark) -> Iterator[None]:
+    """A state of two partitions instead of 200, which take a minute."""
+    spark.conf.set("spark.sql.shuffle.partitions", 2)
+    yield
+    spark.conf.unset("spark.sql.shuffle.partitions")
+
+
+@pytest.mark.usefixtures("few_partitions")
 def test_the_programs_of_the_guide_to_spark(spark, orders: Cluster, tmp_path: Path) -> None:
     stream, batch, exactly_once, write, progress = to_run("docs/guide/spark.md", "python")
     names: dict[str, Any] = {"spark": spark}
