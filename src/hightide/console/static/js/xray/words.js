@@ -32,7 +32,7 @@ export function clock(ms, digits = 0) {
 export function commandFor(text, bootstrap) {
   const first = (bootstrap ?? "").split(",")[0].trim();
   const isDefault = ["", "localhost:9092", "127.0.0.1:9092"].includes(first);
-  return isDefault ? text : `${text} --bootstrap ${first}`;
+  return isDefault || text.includes(" --bootstrap ") ? text : `${text} --bootstrap ${first}`;
 }
 
 export function list(ids) {
