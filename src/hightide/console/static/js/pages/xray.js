@@ -38,7 +38,7 @@ function Chips({ topic, partition, frame }) {
         class=${`xp-chip xp-level-${level}`}
         aria-current=${found.partition === partition ? "page" : null}
         title=${`${topic}/${found.partition}`}
-        ><span aria-hidden="true">${level === "ok" ? "" : SIGNS[level]}</span>${found.partition}<//
+        >${level !== "ok" && html`<span aria-hidden="true">${SIGNS[level]}</span>`}${found.partition}<//
       >`;
     })}
   </nav>`;
@@ -132,10 +132,11 @@ function Now({ topic, number, frame, at, zoom, history }) {
   const minIsr = partition.min_isr ?? frame.value?.min_isr;
   const foreign = Boolean(overview.value?.is_foreign);
   const sentence = sentenceOf(topic, partition, minIsr, { paused, foreign });
+  const text = at.value == null ? sentence.text : `At ${clock(shownFrame?.time_ms ?? at.value)}: ${sentence.text}`;
   const cuts = cutsAt((history.value ?? NO_HISTORY).truncations ?? [], shownFrame?.time_ms ?? 0);
   const stable = partition.last_stable_offset;
-  return html`<${Sentence} level=${sentence.level} text=${sentence.text} next=${sentence.next && ours(sentence.next)} />
-    <${Announced} text=${sentence.text} />
+  return html`<${Sentence} level=${sentence.level} text=${text} next=${at.value == null && sentence.next && ours(sentence.next)} />
+    <${Announced} text=${text} />
     ${foreign && html`<${Unknowable} />`}
     <section class=${`panel xp-card xp-bars${at.value == null ? (connection.value === "live" ? "" : " xp-stale") : " xp-past"}`} aria-label="Replicas">
       <header>

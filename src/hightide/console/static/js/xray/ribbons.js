@@ -125,7 +125,7 @@ function Scrubber({ window, at, onScrub }) {
     onScrub(ms >= window.to - 250 ? null : ms);
   };
   return html`<div class="xr-row xr-scrub">
-    <span class="xr-name" aria-hidden="true">${at == null ? "" : "⏮"}</span>
+    <span class="xr-name" aria-hidden="true">${at == null ? "" : "past"}</span>
     <span class="xr-track">
       <input
         type="range"
