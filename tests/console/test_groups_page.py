@@ -21,6 +21,12 @@ from tests.console.browsing import Tab
 from tests.support.eventually import eventually
 
 TOPIC, PARTITIONS, RECORDS = "orders", 4, 400
+EMPTY_CHART = """async () => {
+  const { html, render } = await import("/static/js/lib.js");
+  const { Chart } = await import("/static/js/parts.js");
+  const place = document.querySelector("main").appendChild(document.createElement("div"));
+  render(html`<${Chart} title="empty" data=${[[], []]} series=${[{ label: "a" }]} />`, place);
+}"""
 SHIFTS = """async () => {
   let moved = 0;
   const add = (list) => list.getEntries().forEach((one) => (moved += one.value));
@@ -175,6 +181,15 @@ def test_the_lag_has_a_history(cluster: Cluster, tab: Tab, group: str) -> None:
         page = tab.open(f"/g/{group}")
         expect(page.locator(".chart canvas")).to_have_count(2, timeout=30_000)
         expect(page.get_by_text("A point every five seconds")).to_be_visible(timeout=40_000)
+
+
+def test_a_group_without_a_history_yet_is_whole(tab: Tab) -> None:
+    """Charts that have never had data draw nothing, in either theme."""
+    page = tab.open("/txns")
+    page.evaluate(EMPTY_CHART)
+    expect(page.locator("main .chart canvas")).to_have_count(1)
+    page.get_by_role("button", name="Dark theme").click()
+    expect(page.locator("main .chart canvas")).to_have_count(1)
 
 
 def test_a_reset_is_refused_while_members_are_there_and_done_when_they_are_gone(

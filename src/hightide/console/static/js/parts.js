@@ -293,7 +293,10 @@ export function Chart({ title, data, series, height = 160, text }) {
     };
   }, [shape]);
   useEffect(() => chart.current?.setData(data), [data]);
-  useEffect(() => chart.current?.redraw(false), [dark.value]);
+  useEffect(() => {
+    // uPlot cannot draw the axes of a chart that has never had data.
+    if (data[0].length > 0) chart.current?.redraw(false);
+  }, [dark.value]);
   return html`<figure class="chart">
     ${title && html`<figcaption>${title}</figcaption>`}
     <div ref=${place} style=${{ minHeight: `${height + 28}px` }}></div>
