@@ -157,7 +157,8 @@ def test_ten_thousand_records_are_a_list_that_stays_small(tab: Tab) -> None:
 
 
 def test_a_tail_shows_new_records_and_pauses(tab: Tab, producer: Producer) -> None:
-    page = tab.open("/t/live/m?from=end")
+    page = tab.open("/t/live/m")
+    page.get_by_role("button", name="Live", exact=True).click()
     expect(status(page)).to_contain_text("Live.")
     producer.produce("live", "first")
     producer.flush(20)

@@ -14,6 +14,9 @@ from hightide.wire.batch import Record
 from hightide.wire.control import ControlType, control_type
 from hightide.wire.errors import Corrupt
 
+MOST_INFLATED_BYTES = 64 * 1024 * 1024
+"""A batch that becomes larger than this is not shown: several are in memory at once."""
+
 
 class FoundRecord(NamedTuple):
     """A record, and what its batch says about it."""
@@ -58,7 +61,7 @@ def _of_batch(
     try:
         batch.check(data, at, at + header.size, stored=True)
         codec = header.codec.name.lower()
-        for record in batch.records(data, at):
+        for record in batch.records(data, at, MOST_INFLATED_BYTES):
             if begin <= record.offset < end:
                 yield FoundRecord(record, codec, header.is_transactional, header.producer_id)
     except Corrupt as error:

@@ -46,7 +46,7 @@ export default function Messages({ params, query }) {
         </${Button}>
       </div>
     </div>
-    <${Questions} reading=${reading} onChange=${(changes) => setReading({ ...reading, ...changes })} formats=${formats} schema=${schema} onSchema=${setSchema} onRead=${() => start()} />
+    <${Questions} reading=${reading} onChange=${(changes) => setReading({ ...reading, ...changes })} formats=${formats} schema=${schema} onSchema=${setSchema} onRead=${() => start()} onLive=${() => start({ from: "end" })} />
     <${Status} reader=${reader} onStop=${() => reader.stop()} onMore=${() => start({}, { more: true })} />
     <${Rows} rows=${rows} reader=${reader} selected=${selected} onSelect=${setSelected} onOpen=${(record) => setDialog({ kind: "record", record })} />
     <${CopyAs} topic=${topic} params=${paramsOf(reading, {})} />
@@ -70,7 +70,7 @@ function useOrdered(rows, reading) {
 
 // -- what to read ------------------------------------------------------------------------------
 
-function Questions({ reading, onChange, formats, schema, onSchema, onRead }) {
+function Questions({ reading, onChange, formats, schema, onSchema, onRead, onLive }) {
   const input = (name, rest = {}) => html`<input value=${reading[name]} spellcheck=${false} onInput=${(event) => onChange({ [name]: event.target.value })} ...${rest} />`;
   const submit = (event) => {
     event.preventDefault();
@@ -95,6 +95,7 @@ function Questions({ reading, onChange, formats, schema, onSchema, onRead }) {
         </select>
       </${Field}>`}
       <${Button} kind="primary" type="submit">${reading.from === "end" ? "Follow" : "Read"}</${Button}>
+      ${reading.from !== "end" && html`<${Button} onClick=${onLive} title="Follow what is written from now on">Live</${Button}>`}
     </div>
     <details class="more-questions" open=${DECODED.includes(reading.value_as) || DECODED.includes(reading.key_as)}>
       <summary>Formats, case, transactions</summary>
