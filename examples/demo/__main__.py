@@ -144,7 +144,7 @@ def _run(
     try:
         cluster.start()
         bootstrap = ",".join(broker.address for broker in cluster.brokers)
-        print(f"bootstrap: {bootstrap}", flush=True)
+        _print_line(f"bootstrap: {bootstrap}")
         # Imported late, because the brokers serve while this loads.
         from examples.demo.console import DemoConsole
         from examples.demo.demo import Demo
@@ -211,7 +211,7 @@ def _show(
                 break
         if duration is not None and not stop.is_set():
             is_drained = running.drain(DRAIN_S, stop) or not stop.is_set()
-    print(verdict(running.check, is_drained=is_drained), flush=True)
+    _print_line(verdict(running.check, is_drained=is_drained))
     return 0 if running.check.is_complete or not is_drained else 1
 
 
@@ -226,7 +226,7 @@ class _Lines:
             from examples.demo.snapshot import line
 
             self._next += LINE_EVERY_S
-            print(f"{time.strftime('%H:%M:%S')} {line(snapshot)}", flush=True)
+            _print_line(f"{time.strftime('%H:%M:%S')} {line(snapshot)}")
 
 
 def _screen() -> Screen:
@@ -236,11 +236,12 @@ def _screen() -> Screen:
 
 
 def _print_line(text: str) -> None:
-    print(text, flush=True)
+    # One write: several threads print, and `print` writes the end of a line separately.
+    print(f"{text}\n", end="", flush=True)
 
 
 def _print_event(event: Event) -> None:
-    print(f"{event.at} * {event.sentence}", flush=True)
+    _print_line(f"{event.at} * {event.sentence}")
 
 
 def _ignore(_: Event) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 from playwright.sync_api import Browser, expect
 
 from hightide.client.admin import Admin
@@ -128,7 +128,10 @@ class Up:
             status, data = self.request("POST", "learn/next", {})
             assert status == 200, data
             at = run["step"]
-            self.until(lambda run, at=at: run["step"] != at or run["state"] != "waiting")
+            self._until_after(at)
+
+    def _until_after(self, at: int) -> None:
+        self.until(lambda run: run["step"] != at or run["state"] != "waiting")
 
     # -- other clients ---------------------------------------------------------------------
 
@@ -172,6 +175,9 @@ class Up:
     def partition(self, topic: str) -> Any:
         client = AdminClient({"bootstrap.servers": self.bootstrap})
         return client.list_topics(topic, timeout=20).topics[topic].partitions[0]
+
+    def eligible(self, topic: str) -> Any:
+        return self.ask(lambda admin: admin.replicas.eligible([topic]))
 
     def events(self, kind: str, topic: str) -> list[BrokerEvent]:
         wanted = EventFilter(kinds=(kind,), topics=((topic, None),))
@@ -342,7 +348,7 @@ def test_with_two_of_three_lost_min_isr_refuses_and_the_elr_is_known(up: Up) -> 
             case "waiting", 2:
                 told = facts(run, 2)
                 assert up.partition(topic).isrs == told["isr"] == [facts(run, 0)["leader"]]
-                eligible = up.ask(lambda admin, topic=topic: admin.replicas.eligible([topic]))
+                eligible = up.eligible(topic)
                 assert list(eligible[topic, 0]) == told["elr"]
                 assert len(told["elr"]) == 1
                 assert refusal(up, topic) == KafkaError.NOT_ENOUGH_REPLICAS
@@ -476,8 +482,7 @@ def test_one_scene_at_a_time(up: Up) -> None:
 
 def test_partitions_are_led_as_before(up: Up) -> None:
     """A broker that was killed leads again what it led."""
-    client = AdminClient({"bootstrap.servers": up.bootstrap})
-    client.create_topics([NewTopic("kept", 6, 3)])["kept"].result(20)
+    up.ask(lambda admin: admin.topics.create("kept", partitions=6, replication_factor=3))
     try:
         before = up.ask(lambda admin: admin.topics.describe(["kept"]))[0].partitions
         up.start("leader-dies", guided=False)
@@ -489,7 +494,7 @@ def test_partitions_are_led_as_before(up: Up) -> None:
         }
         assert "led as before" in " ".join(run["restored"])
     finally:
-        client.delete_topics(["kept"])["kept"].result(20)
+        up.ask(lambda admin: admin.topics.delete("kept"))
 
 
 # -- in the browser --------------------------------------------------------------------------
