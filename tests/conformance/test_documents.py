@@ -133,6 +133,7 @@ def test_replication_in_pictures(tmp_path: Path) -> None:
 
 
 @needs_bash
+@pytest.mark.extended
 @pytest.mark.timeout(300)
 def test_troubleshooting(tmp_path: Path) -> None:
     with up(tmp_path, "--brokers", "3") as bootstrap:
@@ -167,6 +168,7 @@ def test_migration(tmp_path: Path) -> None:
 
 
 @needs_bash
+@pytest.mark.extended
 @pytest.mark.timeout(300)
 def test_the_guide_to_testing(tmp_path: Path) -> None:
     tests, without_pytest = to_run("docs/guide/testing.md", "python")
@@ -205,6 +207,7 @@ def test_the_guide_to_metrics(tmp_path: Path) -> None:
 
 
 @needs_bash
+@pytest.mark.extended
 @pytest.mark.timeout(300)
 def test_the_guide_to_groups(tmp_path: Path) -> None:
     with Cluster(brokers=3, settings=SETTINGS) as cluster:
@@ -220,6 +223,7 @@ def test_the_guide_to_groups(tmp_path: Path) -> None:
 
 
 @needs_bash
+@pytest.mark.extended
 @pytest.mark.timeout(300)
 def test_the_guide_to_transactions(tmp_path: Path) -> None:
     with Cluster(brokers=3, settings=SETTINGS) as cluster:
@@ -242,6 +246,7 @@ def test_the_guide_to_transactions(tmp_path: Path) -> None:
 
 
 @needs_bash
+@pytest.mark.extended
 @pytest.mark.timeout(300)
 def test_the_guide_to_replication(tmp_path: Path) -> None:
     with Cluster(brokers=3, settings=SETTINGS) as cluster:
