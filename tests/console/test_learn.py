@@ -17,6 +17,8 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +30,7 @@ from hightide.client.admin import Admin
 from hightide.client.admin.throttle import RATES
 from hightide.client.model.cluster import ConfigSource, ResourceType
 from hightide.client.model.events import BrokerEvent, EventFilter
+from tests.console.browsing import console
 from tests.console.browsing import tab as opened
 
 WAIT_S = 60
@@ -38,7 +41,7 @@ OVER = {"done", "failed", "cancelled"}
 class Up:
     """A running `hightide up --brokers 3`, and the API of its console."""
 
-    def __init__(self, folder) -> None:
+    def __init__(self, folder: Path) -> None:
         self._child = subprocess.Popen(
             [
                 *(sys.executable, "-m", "hightide", "up", "--brokers", "3", "--port", "0"),
@@ -66,6 +69,13 @@ class Up:
             if found := re.match(r"console: (http://\S+)", line):
                 self.url = found[1].rstrip("/")
                 self._url.set()
+
+    def through(self, url: str) -> Up:
+        """The same brokers, by the API of another console."""
+        other = copy(self)
+        other.url = url
+        other._token = other.get("session")["token"]
+        return other
 
     def stop(self) -> None:
         self._child.terminate()
@@ -466,6 +476,18 @@ def test_a_scene_that_fails_says_why_and_leaves_the_cluster_as_it_was(up: Up) ->
     run = up.until(lambda run: run["state"] in OVER)
     assert run["state"] == "failed"
     assert "topic" in run["error"]
+    up.assert_as_before(run)
+
+
+@pytest.mark.extended
+def test_a_console_that_ends_brings_the_brokers_back(up: Up, tmp_path: Path) -> None:
+    with console(up.bootstrap, tmp_path) as url:
+        other = up.through(url)
+        other.start("min-isr")
+        other.until(lambda run: run["state"] == "waiting")
+        other.request("POST", "learn/next", {})
+        run = other.until(lambda run: run["state"] == "waiting" and run["step"] == 1)
+        assert len(up.partition(run["topic"]).isrs) == 2
     up.assert_as_before(run)
 
 
