@@ -149,7 +149,7 @@ class Broker:
             self.environment.clock_s,
             self.environment.cpu_s,
         )
-        self.flusher = Flusher(wake)
+        self.flusher = Flusher(wake, self.environment.clock_s)
         self._advertised = {listener.name: listener for listener in settings.advertising()}
         self._watchdog: Watchdog | None = None
         self._ticks: list[asyncio.Task[None]] = []

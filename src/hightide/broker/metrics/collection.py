@@ -66,7 +66,7 @@ class Collector:
     async def collect(self, parts: Parts | None, turn: Turn, *, is_stopping: bool) -> Samples:
         """Return the values of all metrics; without parts, of the little that a start has."""
         samples = Samples()
-        began_s = self._broker.monotonic_s()
+        began_s = self._broker.environment.clock_s()
         is_running = parts is not None and parts.is_serving()
         samples.add(
             m.BROKER_STATE, _STOPPING if is_stopping else _RUNNING if is_running else _STARTING
@@ -89,7 +89,7 @@ class Collector:
             for disk, status in parts.disk_monitor.statuses():
                 samples.add(m.DIRECTORY_OFFLINE, status is DiskStatus.FAILED, disk.name)
             samples.add(m.OFFLINE_DIRECTORIES, parts.disk_monitor.failed_count)
-        samples.add(m.COLLECTION_SECONDS, self._broker.monotonic_s() - began_s)
+        samples.add(m.COLLECTION_SECONDS, self._broker.environment.clock_s() - began_s)
         return samples
 
     # -- process and network ---------------------------------------------------------------

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 
 from hightide.broker.metrics.counters import Durations
@@ -24,8 +25,12 @@ log = logging.getLogger(__name__)
 class Flusher:
     """Flushes replicas in threads, one flush at a time for each."""
 
-    def __init__(self, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, wake: Callable[[], None], clock_s: Callable[[], float] = time.perf_counter
+    ) -> None:
         self._wake = wake
+        # Finer than the event loop's clock, which has milliseconds.
+        self._clock_s = clock_s
         self._running: dict[Replica, asyncio.Task[None]] = {}
         self.durations = Durations()
 
@@ -39,7 +44,7 @@ class Flusher:
 
     async def _flush(self, replica: Replica) -> None:
         log_, is_flushed = replica.log, False
-        clock = asyncio.get_running_loop().time
+        clock = self._clock_s
         try:
             while log_.failure is None and log_.end_offset >= log_.flush_at:
                 job = Flush(log_, sealed_only=False, done=lambda: None)
