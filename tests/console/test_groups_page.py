@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
@@ -79,7 +80,7 @@ class Reader:
             if record is None or record.error():
                 continue
             self.read += 1
-            self._consumer.commit(record, asynchronous=False)
+            self._consumer.commit(message=record, asynchronous=False)
         self._consumer.close()
 
     def stop(self) -> None:
@@ -89,7 +90,7 @@ class Reader:
 
 @contextmanager
 def readers(
-    cluster: Cluster, group: str, *names: str, most: int = 3, **more: object
+    cluster: Cluster, group: str, *names: str, most: int = 3, **more: Any
 ) -> Iterator[list[Reader]]:
     started = [Reader(cluster, group, name, most, **more) for name in names]
     try:
@@ -153,7 +154,7 @@ def test_the_list_shows_how_far_a_group_is_behind(cluster: Cluster, tab: Tab, gr
 def test_a_member_that_joins_is_a_rebalance_with_its_reason(
     cluster: Cluster, tab: Tab, group: str, protocol: str
 ) -> None:
-    more = {"group.protocol": protocol}
+    more: dict[str, Any] = {"group.protocol": protocol}
     with readers(cluster, group, "first", **more):
         page = tab.open("/g")
         page.locator(".gr-groups tr", has_text=group).wait_for(timeout=30_000)

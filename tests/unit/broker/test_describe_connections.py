@@ -40,10 +40,11 @@ def connection(number: int, counts: Any = NO_REQUESTS, **changed: Any) -> Any:
 
 
 def ask(*connections: Any, **request: int) -> DescribeConnectionsResponse:
+    context: Any = None
     broker: Any = SimpleNamespace(
         connections=connections, requests=REQUESTS, now_ms=lambda: 1_000_250
     )
-    steps = handler.describe_connections(broker, DescribeConnectionsRequest(**request), None)
+    steps = handler.describe_connections(broker, DescribeConnectionsRequest(**request), context)
     response = all_steps(steps)
     assert decode(DescribeConnectionsResponse, encode(response, 0), 0) == response
     return response

@@ -132,7 +132,7 @@ def test_a_stream_that_is_left_ends_its_subscription():
             finally:
                 ended.append(topic)
 
-        found = stream(console_of(messages), None, heartbeat_s=0.01)
+        found: Any = stream(console_of(messages), None, heartbeat_s=0.01)
         await anext(found)
         await anext(found)
         await found.aclose()

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from hightide.client.xray import looks
 from hightide.console import observer as observer_module
 from hightide.console.observer import Observer
+from hightide.wire import frame
 from hightide.wire.messages.cluster import (
     DescribeLogDirsPartition,
     DescribeLogDirsResponse,
@@ -259,16 +260,14 @@ def test_who_may_not_read_configs_sees_the_rest():
 
 
 def test_a_request_with_the_same_answer_is_decoded_once(monkeypatch):
-    from hightide.client import unchanged
-
     decoded = []
-    real = unchanged.frame.decode_response
+    real = frame.decode_response
 
     def decode(cls, *rest):
         decoded.append(cls.__name__)
         return real(cls, *rest)
 
-    monkeypatch.setattr(unchanged.frame, "decode_response", decode)
+    monkeypatch.setattr(frame, "decode_response", decode)
 
     async def test():
         async with observed(Hightide(1), Hightide(2)) as observer:

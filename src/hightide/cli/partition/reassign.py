@@ -34,8 +34,8 @@ from hightide.cli.partition.reassignment import (
     cancel_reassignments,
     in_progress,
 )
-from hightide.client.admin.throttle import remove_throttle
 from hightide.cli.render import Output
+from hightide.client.admin.throttle import remove_throttle
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from hightide.cli.names import Names
 from hightide.cli.options import Failed
 from hightide.cli.partition.plan import Plan, spread, write_plan
 from hightide.cli.partition.rows import chosen
-from hightide.client.admin.throttle import lift_throttle, set_throttle, throttle_of
 from hightide.client.admin import Admin
+from hightide.client.admin.throttle import lift_throttle, set_throttle, throttle_of
 from hightide.client.broker_connection import ConnectionFailed
 from hightide.client.model.cluster import Partition
 from hightide.client.model.replicas import PartitionReplicas, Reassignment
