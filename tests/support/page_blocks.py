@@ -54,6 +54,9 @@ NOT_RUN: dict[str, dict[str, str]] = {
     },
     "docs/reliability.md": {"make chaos ": PROJECT},
     "docs/tutorial.md": {"git clone ": INSTALLS},
+    "docs/guide/console.md": {
+        "hightide console --bootstrap": "serves until it is ended; tests/console starts both",
+    },
     "docs/guide/events.md": {"hightide events -o json --kind leaders_elected": "needs jq"},
     "docs/guide/formats.md": {"@dataclass": PART},
     "docs/guide/ingest.md": {"hightide ingest files": NOT_YET},
