@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
 
@@ -62,7 +63,9 @@ def cluster():
 def test_a_failover_has_its_phases_and_the_old_leader_cuts_what_was_not_committed(
     cluster, tmp_path
 ):
-    asyncio.run(failover(cluster))
+    # The browser of other tests keeps an event loop in this thread.
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, failover(cluster)).result()
     (path,) = xray_files(cluster, tmp_path)
     text = path.read_text()
     assert path.name == "xray-orders-0.html"

@@ -232,3 +232,7 @@ def test_the_page_has_everything_in_one_file_and_escapes_what_the_cluster_says()
     data = re.search(r'id="data">(.*?)</script>', text, re.DOTALL)
     assert data is not None
     assert len(json.loads(data[1])["frames"]) == 5
+
+
+def test_a_range_before_the_first_frame_has_no_ribbons():
+    assert Timeline("orders", 0, [], [], []).to_json(1_000, 2_000)["ribbons"] == []

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import zip_longest
 from typing import Any
 
 from hightide.client.model.events import BrokerEvent
@@ -73,8 +74,8 @@ class Timeline:
     def ribbons(self, from_ms: int, to_ms: int) -> list[Json]:
         """Spans of time in which a replica was in one state, for each broker."""
         spans: dict[int, list[Json]] = {}
-        ends = [timed.time_ms for timed in self.frames[1:]] + [to_ms]
-        for timed, end_ms in zip(self.frames, ends, strict=True):
+        for timed, following in zip_longest(self.frames, self.frames[1:]):
+            end_ms = to_ms if following is None else following.time_ms
             begin_ms, end_ms = max(timed.time_ms, from_ms), min(end_ms, to_ms)
             if begin_ms >= end_ms:
                 continue
