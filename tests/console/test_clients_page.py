@@ -12,6 +12,8 @@ from hightide.testing import Cluster
 from tests.console.browsing import Tab
 from tests.console.test_groups_page import hightide, run
 
+pytestmark = pytest.mark.extended
+
 TOPIC = "greetings"
 
 

@@ -21,6 +21,8 @@ from hightide.testing import Cluster
 from tests.console.browsing import Tab
 from tests.support.eventually import eventually
 
+pytestmark = pytest.mark.extended
+
 TOPIC, PARTITIONS, RECORDS = "orders", 4, 400
 EMPTY_CHART = """async () => {
   const { html, render } = await import("/static/js/lib.js");

@@ -19,6 +19,8 @@ from tests.console.browsing import tab as opened
 from tests.console.conftest import OpenTab
 from tests.support.eventually import eventually
 
+pytestmark = pytest.mark.extended
+
 expect.set_options(timeout=20_000)
 
 SCRIPT = "<script>window.broken = 1</script><img src=x onerror='window.broken = 1'>"

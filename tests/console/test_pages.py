@@ -79,7 +79,7 @@ def test_the_navigation_works_by_keyboard(tab: Tab) -> None:
     page.keyboard.press("Enter")
     expect(page.locator("nav.pages [aria-current]")).to_have_text(names[-1])
     # The next Tab starts in the page, not at the top again.
-    assert page.evaluate("document.activeElement.id") == "main"
+    expect(page.locator("#main")).to_be_focused()
 
 
 def test_the_first_tab_stop_skips_to_the_page(tab: Tab) -> None:
@@ -87,7 +87,7 @@ def test_the_first_tab_stop_skips_to_the_page(tab: Tab) -> None:
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.innerText") == "Skip to the page"
     page.keyboard.press("Enter")
-    assert page.evaluate("document.activeElement.id") == "main"
+    expect(page.locator("#main")).to_be_focused()
 
 
 def test_the_chosen_theme_is_kept(tab: Tab) -> None:

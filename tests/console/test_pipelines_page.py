@@ -16,6 +16,8 @@ from hightide.spark.pipelines.status import AppStatus, QueryStatus, State
 from hightide.testing import Cluster
 from tests.console.browsing import Tab, console, tab
 
+pytestmark = pytest.mark.extended
+
 TOPIC, RECORDS = "sales", 20
 
 

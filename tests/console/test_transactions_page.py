@@ -14,6 +14,8 @@ from tests.conformance.raw_transactions import RawProducer
 from tests.console.browsing import Tab, console, tab
 from tests.console.test_groups_page import command, run
 
+pytestmark = pytest.mark.extended
+
 TOPIC = "payments"
 
 
