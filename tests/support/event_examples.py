@@ -79,7 +79,7 @@ EXAMPLES: tuple[Event, ...] = (
     ),
     HighWatermarkMoves(*WHERE, 4933, 30120),
     RoleChanged(*WHERE, Role.FOLLOWS, 2, 5),
-    LogTruncated(*WHERE, 4940, 4, 4933, 4933, 2, 5, False),
+    LogTruncated(*WHERE, 4940, 4, 4933, 4933, 2, 5, False, False),
     RecordsLost(
         *WHERE,
         7,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hightide import event_log
@@ -69,13 +71,28 @@ def test_a_truncation_has_its_offsets_epochs_and_reason(ring) -> None:
     replica.follow(state(leader=2, epoch=6))
     assert respond(replica, received(diverging=(4, 3))) is Action.TRUNCATE
     (truncated,) = recorded(ring, LogTruncated)
-    assert truncated == LogTruncated(*WHERE, 5, 4, 3, 2, 2, 6, False)
+    assert truncated == LogTruncated(*WHERE, 5, 4, 3, 2, 2, 6, False, False)
     assert str(truncated) == (
         "t/0: truncated from offset 5 of leader epoch 4 to 3, where it diverges from the log of"
-        " broker 2, the leader in epoch 6; what is dropped was not committed, because not all of"
-        " the ISR had it: it is above high watermark 2"
+        " broker 2, the leader in epoch 6; what is dropped was never committed, because a leader"
+        " from the ISR has all that was, and does not have it"
     )
     assert recorded(ring, RecordsLost) == []
+
+
+def test_after_an_unclean_election_what_is_cut_may_have_been_committed(ring) -> None:
+    replica = make()
+    lead(replica, state(epoch=4, isr=(1, 2)))
+    for _ in range(5):
+        append(replica)
+    # Its checkpoint is older than the high watermark was.
+    replica._set_high_watermark(2)
+    replica.follow(replace(state(leader=2, epoch=6), recovery_epoch=6))
+    assert respond(replica, received(diverging=(4, 3))) is Action.TRUNCATE
+    (truncated,) = recorded(ring, LogTruncated)
+    assert isinstance(truncated, LogTruncated)
+    assert truncated.may_be_committed
+    assert "; some of what is dropped may have been committed, because" in str(truncated)
 
 
 def test_a_truncation_of_committed_records_is_a_loss(ring) -> None:
@@ -101,7 +118,7 @@ def test_a_log_that_begins_again_is_not_called_diverging(ring) -> None:
     replica.follow(state(leader=2, epoch=1))
     assert respond(replica, received(ErrorCode.OFFSET_OUT_OF_RANGE, start=50)) is Action.RESTART
     (restarted,) = recorded(ring, LogTruncated)
-    assert restarted == LogTruncated(*WHERE, 1, 0, 50, 0, 2, 1, True)
+    assert restarted == LogTruncated(*WHERE, 1, 0, 50, 0, 2, 1, True, False)
     assert str(restarted).startswith("t/0: begins again at offset 50, without what it had before")
 
 

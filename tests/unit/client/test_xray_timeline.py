@@ -61,6 +61,7 @@ EVENTS = [
         leader=2,
         leader_epoch=1,
         is_restart=False,
+        may_be_committed=False,
     ),
     about(9_390, "isr_grown", added=[1], isr=[1, 2, 3], leader=2),
 ]

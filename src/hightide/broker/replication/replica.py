@@ -462,6 +462,7 @@ class Replica:
             state.leader,
             state.leader_epoch,
             is_restart=step.action is Action.RESTART,
+            may_be_committed=follower.expects_loss,
         )
         record(log, truncated)
 

@@ -364,10 +364,13 @@ def _why_cut(data: Mapping[str, Any], lost: Sequence[Event]) -> str:
     leader = f"broker {data['leader']}, the leader in epoch {data['leader_epoch']},"
     if data["is_restart"]:
         return f"Nothing of it is in the log of {leader} so the replica begins again."
-    if data["high_watermark"] <= data["end_offset"]:
+    if data["may_be_committed"]:
         return (
-            f"Never committed: not all of the ISR had it, and the log of {leader} does not have it."
+            f"Some of it may have been committed: the log of {leader} does not have it, and a"
+            " leader was elected that was not known to have all committed records."
         )
+    if data["high_watermark"] <= data["end_offset"]:
+        return f"Never committed: {leader} is from the ISR, has all that was, and does not have it."
     return f"The log of {leader} does not have it."
 
 

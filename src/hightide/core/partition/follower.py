@@ -140,11 +140,13 @@ class LogTruncated(Event):
     """The leader epoch of the last record before."""
     end_offset: int
     high_watermark: int
-    """The high watermark before: what is above it was not committed."""
+    """The high watermark that this replica knew, which may be lower than the leader's was."""
     leader: int
     leader_epoch: int
     is_restart: bool
     """Whether the log begins again, empty, at its end offset."""
+    may_be_committed: bool
+    """Whether a replica led that was not known to have all committed records."""
 
     def __str__(self) -> str:
         name = partition_name(self.topic, self.partition)
@@ -161,9 +163,14 @@ class LogTruncated(Event):
         )
         if self.high_watermark > self.end_offset:
             return text
+        if self.may_be_committed:
+            return (
+                f"{text}; some of what is dropped may have been committed, because a leader was"
+                " elected that was not known to have all committed records"
+            )
         return (
-            f"{text}; what is dropped was not committed, because not all of the ISR had it: it is"
-            f" above high watermark {self.high_watermark}"
+            f"{text}; what is dropped was never committed, because a leader from the ISR has all"
+            " that was, and does not have it"
         )
 
 
