@@ -1,7 +1,8 @@
-"""Two things that the project needs besides Python, made when it is built or installed.
+"""What the project needs besides Python, made when it is built or installed.
 
 * `hightide/wire/_record_walk.c` is compiled. Without a working compiler the build goes on:
   `hightide/wire/record_walk.py` has the same in Python.
+* A wheel has the documentation, which the console serves.
 * The console's JavaScript libraries are fetched (`fetch_libraries.py`). Without npm the build goes
   on: the console serves a page that says what is missing.
 """
@@ -17,13 +18,18 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SOURCE = "src/hightide/wire/_record_walk.c"
 BUILT = "src/hightide/wire/_record_walk.abi3.so"
+DOCUMENTS = "hightide/console/documents"
 
 
 class BuildParts(BuildHookInterface):  # type: ignore[type-arg]
     """Builds both beside their sources, where an editable installation finds them."""
 
-    def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         root = Path(self.root)
+        if self.target_name == "wheel" and version != "editable":
+            # An editable installation serves the checkout's own pages.
+            for page in (root / "docs", *root.glob("*.md")):
+                build_data["force_include"][str(page)] = f"{DOCUMENTS}/{page.name}"
         libraries = neighbour(root / "fetch_libraries.py")
         try:
             libraries.vendor(root / libraries.VENDOR)

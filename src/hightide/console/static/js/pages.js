@@ -19,4 +19,7 @@ export const pages = [
   { path: "/events", title: "Events", nav: "Events", load: () => import("./pages/events.js") },
   { path: "/learn", title: "Learn", nav: "Learn", when: (session) => session?.owner, load: () => import("./pages/learn.js") },
   { path: "/learn/:scene", title: "Learn", example: "/learn/watermark", load: () => import("./pages/learn.js") },
+  { path: "/docs", title: "Documentation", nav: "Docs", load: () => import("./pages/docs.js") },
+  { path: "/docs/:page", title: "Documentation", example: "/docs/tutorial", load: () => import("./pages/docs.js") },
+  { path: "/docs/:folder/:page", title: "Documentation", example: "/docs/guide/console", load: () => import("./pages/docs.js") },
 ];
